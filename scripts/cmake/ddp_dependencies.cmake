@@ -21,6 +21,9 @@ find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only
 # Only the header: launcher/etcd loads the library at run time.
 find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
+# Raft for launcher/replicas.
+find_path(RAFT_INCLUDE_DIR raft.h REQUIRED)
+find_library(RAFT_LIBRARY raft REQUIRED)
 # Only the header: agent/process/stacks.cc loads the library at run time.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 

@@ -1,0 +1,572 @@
+#include "launcher/replicas/raft_member.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <random>
+#include <utility>
+
+#include "common/base/check.h"
+
+// The header of libraft 0.22 checks the sizes of its types in a way that only C allows.
+#define static_assert(...)
+extern "C" {
+#include <raft.h>
+}
+#undef static_assert
+
+namespace ddp::replicas {
+namespace {
+
+// A new voter that does not answer is given up after ten times this.
+constexpr unsigned kCatchUpLimitMs = 500;
+constexpr unsigned kNoLimit = 1u << 30;  // Entries of the log.
+
+// libraft copies a log entry's bytes from here, and frees them.
+raft_buffer buffer_of(std::string_view bytes) {
+  raft_buffer buffer{};
+  buffer.len = bytes.size();
+  buffer.base = raft_malloc(std::max<std::size_t>(bytes.size(), 1));
+  DDP_CHECK(buffer.base != nullptr, "{} bytes", bytes.size());
+  std::memcpy(buffer.base, bytes.data(), bytes.size());
+  return buffer;
+}
+
+template <typename T>
+void set_kind(T& field, int kind) {  // The field is an enum or a number, by the release of libraft.
+  field = static_cast<T>(kind);
+}
+
+RaftMessage from_libraft(const raft_message& in) {
+  RaftMessage out;
+  out.kind = static_cast<RaftMessage::Kind>(in.type);
+  switch (out.kind) {
+    case RaftMessage::Kind::kAppend: {
+      const raft_append_entries& append = in.append_entries;
+      out.term = append.term;
+      out.index = append.prev_log_index;
+      out.index_term = append.prev_log_term;
+      out.commit_index = append.leader_commit;
+      for (unsigned i = 0; i < append.n_entries; ++i) {
+        const raft_entry& entry = append.entries[i];
+        out.entries.push_back(
+            {.term = entry.term,
+             .type = static_cast<int>(entry.type),
+             .data = std::string(static_cast<const char*>(entry.buf.base), entry.buf.len)});
+      }
+      break;
+    }
+    case RaftMessage::Kind::kAppendResult:
+      out.term = in.append_entries_result.term;
+      out.index = in.append_entries_result.rejected;
+      out.last_index = in.append_entries_result.last_log_index;
+#ifdef RAFT_VERSION_NUMBER
+      out.features = in.append_entries_result.features;
+      out.capacity = in.append_entries_result.capacity;
+#endif
+      break;
+    case RaftMessage::Kind::kVote:
+      out.term = in.request_vote.term;
+      out.index = in.request_vote.last_log_index;
+      out.index_term = in.request_vote.last_log_term;
+      out.disrupt_leader = in.request_vote.disrupt_leader;
+      out.pre_vote = in.request_vote.pre_vote;
+      break;
+    case RaftMessage::Kind::kVoteResult:
+      out.term = in.request_vote_result.term;
+      out.granted = in.request_vote_result.vote_granted;
+#ifdef RAFT_VERSION_NUMBER
+      out.pre_vote = in.request_vote_result.pre_vote;
+      out.features = in.request_vote_result.features;
+      out.capacity = in.request_vote_result.capacity;
+#else
+      out.pre_vote = in.request_vote_result.pre_vote == raft_tribool_true;
+#endif
+      break;
+    case RaftMessage::Kind::kTimeoutNow:
+      out.term = in.timeout_now.term;
+      out.index = in.timeout_now.last_log_index;
+      out.index_term = in.timeout_now.last_log_term;
+      break;
+  }
+  return out;
+}
+
+// libraft takes over the entries, whose bytes lie in one piece of memory (`batch`).
+void put_entries(const std::vector<RaftEntry>& in, raft_append_entries& out) {
+  out.n_entries = static_cast<unsigned>(in.size());
+  out.entries = nullptr;
+  if (in.empty()) return;
+  std::string all;
+  for (const RaftEntry& entry : in) all += entry.data;
+  auto* batch = static_cast<char*>(buffer_of(all).base);
+  out.entries = static_cast<raft_entry*>(raft_calloc(in.size(), sizeof(raft_entry)));
+  DDP_CHECK(out.entries != nullptr, "{} entries", in.size());
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    raft_entry& entry = out.entries[i];
+    entry.term = in[i].term;
+    set_kind(entry.type, in[i].type);
+    entry.buf = {batch + offset, in[i].data.size()};
+    entry.batch = batch;
+    offset += in[i].data.size();
+  }
+}
+
+raft_message to_libraft(MemberId from, const char* address, const RaftMessage& in) {
+  raft_message out{};
+  set_kind(out.type, static_cast<int>(in.kind));
+  out.server_id = from;
+  out.server_address = address;
+  switch (in.kind) {
+    case RaftMessage::Kind::kAppend:
+      out.append_entries.term = in.term;
+      out.append_entries.prev_log_index = in.index;
+      out.append_entries.prev_log_term = in.index_term;
+      out.append_entries.leader_commit = in.commit_index;
+      put_entries(in.entries, out.append_entries);
+      break;
+    case RaftMessage::Kind::kAppendResult:
+      out.append_entries_result.term = in.term;
+      out.append_entries_result.rejected = in.index;
+      out.append_entries_result.last_log_index = in.last_index;
+#ifdef RAFT_VERSION_NUMBER
+      out.append_entries_result.version = 1;
+      out.append_entries_result.features = static_cast<unsigned short>(in.features);
+      out.append_entries_result.capacity = static_cast<unsigned short>(in.capacity);
+#endif
+      break;
+    case RaftMessage::Kind::kVote:
+      out.request_vote.term = in.term;
+      out.request_vote.candidate_id = from;
+      out.request_vote.last_log_index = in.index;
+      out.request_vote.last_log_term = in.index_term;
+      out.request_vote.disrupt_leader = in.disrupt_leader;
+      out.request_vote.pre_vote = in.pre_vote;
+#ifdef RAFT_VERSION_NUMBER
+      out.request_vote.version = 2;
+#endif
+      break;
+    case RaftMessage::Kind::kVoteResult:
+      out.request_vote_result.term = in.term;
+      out.request_vote_result.vote_granted = in.granted;
+#ifdef RAFT_VERSION_NUMBER
+      out.request_vote_result.version = 2;
+      out.request_vote_result.pre_vote = in.pre_vote;
+      out.request_vote_result.features = static_cast<unsigned short>(in.features);
+      out.request_vote_result.capacity = static_cast<unsigned short>(in.capacity);
+#else
+      out.request_vote_result.pre_vote = TO_RAFT_TRIBOOL(in.pre_vote);
+#endif
+      break;
+    case RaftMessage::Kind::kTimeoutNow:
+      out.timeout_now.term = in.term;
+      out.timeout_now.last_log_index = in.index;
+      out.timeout_now.last_log_term = in.index_term;
+      break;
+  }
+  return out;
+}
+
+}  // namespace
+
+// libraft asks for disk and network through `io_`. What it asks is done at once, but it is told so
+// only after the call into libraft that asked (settle()), as its contract demands.
+struct RaftMember::Impl {
+  struct Request {
+    Impl* self;
+    Callback done;
+    union {
+      struct raft_apply apply;  // Functions have these names, too.
+      struct raft_barrier barrier;
+      raft_change change;
+    };
+  };
+
+  MemberId id;
+  std::string address;  // libraft wants one. It is the id's digits; JobReplica knows the real one.
+  RaftOptions options;
+  Events events;
+  std::minstd_rand random;
+  raft raft_{};
+  raft_io io_{};
+  raft_fsm fsm_{};
+  struct raft_transfer transfer_ {};
+  bool transferring_ = false;
+  bool closed_ = false;
+  bool settling_ = false;
+  bool founds_ = false;
+  raft_buffer founded_{};  // The first configuration, until libraft loads it.
+  TimePoint now_;
+  Duration skipped_{0};  // By stand().
+  TimePoint heard_leader_;
+  raft_io_tick_cb tick_ = nullptr;
+  raft_io_recv_cb receive_ = nullptr;
+  std::deque<std::function<void(int status)>> completions_;
+  std::deque<std::function<void()>> outcomes_;  // For the owner.
+
+  Impl(MemberId own, RaftOptions with, Events told)
+      : id(own),
+        address(std::to_string(own)),
+        options(with),
+        events(std::move(told)),
+        random(with.seed) {}
+
+  static Impl& of(raft_io* io) { return *static_cast<Impl*>(io->impl); }
+
+  void fill_io();
+  void fill_fsm();
+  void settle();
+  void end_requests();
+  // Its place in the configuration that it knows; null if it has none.
+  raft_server* own_server() const;
+  void vote_without_right(raft_message& request, raft_server& own);
+  // The end of a request, whose address libraft has kept in its `data`. Frees it.
+  static void finish(void* data, int status);
+  // `ask` gives the request to libraft.
+  template <typename Ask>
+  bool request(Callback done, Ask ask);
+  template <typename Ask>
+  bool change(Callback done, Ask ask);
+};
+
+void RaftMember::Impl::fill_io() {
+  io_.version = 1;
+  io_.impl = this;
+  io_.init = [](raft_io*, raft_id, const char*) { return 0; };
+  io_.close = [](raft_io* io, raft_io_close_cb done) {
+    of(io).completions_.emplace_back([io, done](int) { done(io); });
+  };
+  io_.load = [](raft_io* io, raft_term* term, raft_id* voted_for, raft_snapshot** snapshot,
+                raft_index* start_index, raft_entry** entries, std::size_t* n_entries) {
+    Impl& self = of(io);
+    *term = self.founds_ ? 1 : 0;
+    *voted_for = 0;
+    *snapshot = nullptr;
+    *start_index = 1;
+    *entries = nullptr;
+    *n_entries = 0;
+    if (!self.founds_) return 0;
+    *entries = static_cast<raft_entry*>(raft_calloc(1, sizeof(raft_entry)));
+    if (*entries == nullptr) return static_cast<int>(RAFT_NOMEM);
+    (*entries)->term = 1;
+    set_kind((*entries)->type, RAFT_CHANGE);
+    (*entries)->buf = self.founded_;
+    (*entries)->batch = self.founded_.base;
+    *n_entries = 1;
+    return 0;
+  };
+  io_.start = [](raft_io* io, unsigned, raft_io_tick_cb tick, raft_io_recv_cb receive) {
+    of(io).tick_ = tick;
+    of(io).receive_ = receive;
+    return 0;
+  };
+  io_.bootstrap = [](raft_io* io, const raft_configuration* configuration) {
+    of(io).founds_ = true;
+    return raft_configuration_encode(configuration, &of(io).founded_);
+  };
+  io_.recover = [](raft_io*, const raft_configuration*) { return static_cast<int>(RAFT_IOERR); };
+  io_.set_term = [](raft_io*, raft_term) { return 0; };
+  io_.set_vote = [](raft_io*, raft_id) { return 0; };
+  io_.truncate = [](raft_io*, raft_index) { return 0; };
+  io_.send = [](raft_io* io, raft_io_send* request, const raft_message* message,
+                raft_io_send_cb done) {
+    Impl& self = of(io);
+    self.outcomes_.emplace_back([&self, to = message->server_id, what = from_libraft(*message)] {
+      self.events.send(to, what);
+    });
+    self.completions_.emplace_back([request, done](int status) {
+      if (done != nullptr) done(request, status);
+    });
+    return 0;
+  };
+  io_.append = [](raft_io* io, raft_io_append* request, const raft_entry*, unsigned,
+                  raft_io_append_cb done) {
+    of(io).completions_.emplace_back([request, done](int status) { done(request, status); });
+    return 0;
+  };
+  // The log is never shortened.
+  io_.snapshot_put = [](raft_io*, unsigned, raft_io_snapshot_put*, const raft_snapshot*,
+                        raft_io_snapshot_put_cb) { return static_cast<int>(RAFT_IOERR); };
+  io_.snapshot_get = [](raft_io*, raft_io_snapshot_get*, raft_io_snapshot_get_cb) {
+    return static_cast<int>(RAFT_IOERR);
+  };
+  io_.time = [](raft_io* io) {
+    const auto since = of(io).now_.time_since_epoch() + of(io).skipped_;
+    return static_cast<raft_time>(std::chrono::duration_cast<Duration>(since).count());
+  };
+  io_.random = [](raft_io* io, int min, int max) {
+    return std::uniform_int_distribution<int>(min, max)(of(io).random);
+  };
+}
+
+void RaftMember::Impl::fill_fsm() {
+  fsm_.version = 1;
+  fsm_.data = this;
+  fsm_.apply = [](raft_fsm* fsm, const raft_buffer* buffer, void** result) {
+    Impl& self = *static_cast<Impl*>(fsm->data);
+    *result = nullptr;
+    self.outcomes_.emplace_back(
+        [&self, command = std::string(static_cast<const char*>(buffer->base), buffer->len)] {
+          self.events.apply(command);
+        });
+    return 0;
+  };
+  fsm_.snapshot = [](raft_fsm*, raft_buffer**, unsigned*) { return static_cast<int>(RAFT_IOERR); };
+  fsm_.restore = [](raft_fsm*, raft_buffer*) { return static_cast<int>(RAFT_IOERR); };
+}
+
+raft_server* RaftMember::Impl::own_server() const {
+  const raft_configuration& known = raft_.configuration;
+  for (unsigned i = 0; i < known.n; ++i) {
+    if (known.servers[i].id == id) return &known.servers[i];
+  }
+  return nullptr;
+}
+
+// In Raft, whether a server grants its vote does not depend on the configuration that it knows
+// (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 4.1): the entry that gives it
+// the right may not have come yet. libraft refuses then, and without that right it also believes
+// for ever in a leader that is silent. A leader that was cut off right after that entry would never
+// be elected again.
+void RaftMember::Impl::vote_without_right(raft_message& request, raft_server& own) {
+  const int role = std::exchange(own.role, RAFT_VOTER);
+  const bool has_leader = now_ - heard_leader_ < options.election;
+  if (!has_leader) request.request_vote.disrupt_leader = true;
+  receive_(&io_, &request);
+  if (raft_server* const again = own_server()) again->role = role;
+}
+
+// From libraft 0.18 on, requests that have ended wait in a queue, which only its own disk and
+// network empties (uv.c); a raft_io of others has no function for it. The queue is a ring of {next,
+// previous} through the requests, whose first fields are the same for all kinds.
+void RaftMember::Impl::end_requests() {
+#ifdef RAFT_VERSION_NUMBER
+  void** const ring = raft_.legacy.requests;
+  while (ring[0] != ring) {
+    auto** const link = static_cast<void**>(ring[0]);
+    static_cast<void**>(link[1])[0] = link[0];
+    static_cast<void**>(link[0])[1] = link[1];
+    auto* const any = reinterpret_cast<struct raft_apply*>(reinterpret_cast<char*>(link) -
+                                                           offsetof(struct raft_apply, queue));
+    switch (any->type) {
+      case RAFT_COMMAND:
+        any->cb(any, any->status, any->result);
+        break;
+      case RAFT_BARRIER: {
+        auto* const barrier = reinterpret_cast<struct raft_barrier*>(any);
+        barrier->cb(barrier, barrier->status);
+        break;
+      }
+      case RAFT_CHANGE: {
+        auto* const change = reinterpret_cast<raft_change*>(any);
+        change->cb(change, change->status);
+        break;
+      }
+      default: {
+        auto* const transfer = reinterpret_cast<struct raft_transfer*>(any);
+        transfer->cb(transfer);
+      }
+    }
+  }
+#endif
+}
+
+// Tells libraft what has been done for it, and then the owner what has happened. The owner may call
+// in again: the loops below take that, too.
+void RaftMember::Impl::settle() {
+  if (std::exchange(settling_, true)) return;
+  end_requests();
+  while (!completions_.empty() || !outcomes_.empty()) {
+    while (!completions_.empty()) {
+      const auto done = std::move(completions_.front());
+      completions_.pop_front();
+      done(0);
+    }
+    end_requests();
+    if (outcomes_.empty()) continue;
+    const auto outcome = std::move(outcomes_.front());
+    outcomes_.pop_front();
+    outcome();
+  }
+  settling_ = false;
+}
+
+void RaftMember::Impl::finish(void* data, int status) {
+  const std::unique_ptr<Request> request(static_cast<Request*>(data));
+  request->self->outcomes_.emplace_back([done = std::move(request->done), status] {
+    if (done) done(status == 0);
+  });
+}
+
+template <typename Ask>
+bool RaftMember::Impl::request(Callback done, Ask ask) {
+  if (raft_state(&raft_) != RAFT_LEADER) return false;
+  auto asked =
+      std::make_unique<Request>(Request{.self = this, .done = std::move(done), .change = {}});
+  if (ask(*asked) != 0) return false;
+  static_cast<void>(asked.release());  // finish() frees it.
+  settle();
+  return true;
+}
+
+template <typename Ask>
+bool RaftMember::Impl::change(Callback done, Ask ask) {
+  return request(std::move(done), [&ask](Request& asked) {
+    asked.change.data = &asked;
+    return ask(&asked.change,
+               [](raft_change* change, int status) { finish(change->data, status); });
+  });
+}
+
+RaftMember::RaftMember(MemberId id, RaftOptions options, Events events)
+    : impl_(std::make_unique<Impl>(id, options, std::move(events))) {
+  impl_->fill_io();
+  impl_->fill_fsm();
+  const int status =
+      raft_init(&impl_->raft_, &impl_->io_, &impl_->fsm_, id, impl_->address.c_str());
+  DDP_CHECK(status == 0, "raft_init: {}", raft_strerror(status));
+  raft_set_heartbeat_timeout(&impl_->raft_, static_cast<unsigned>(options.heartbeat.count()));
+  raft_set_election_timeout(&impl_->raft_, static_cast<unsigned>(options.election.count()));
+  raft_set_pre_vote(&impl_->raft_, true);
+  raft_set_max_catch_up_round_duration(&impl_->raft_, kCatchUpLimitMs);
+  raft_set_snapshot_threshold(&impl_->raft_, kNoLimit);
+#ifdef RAFT_VERSION_NUMBER
+  raft_set_capacity_threshold(&impl_->raft_, 0);  // Of a disk, which there is not.
+#endif
+}
+
+RaftMember::~RaftMember() {
+  Impl& self = *impl_;
+  self.raft_.data = &self;
+  raft_close(&self.raft_, [](raft* raft) { static_cast<Impl*>(raft->data)->closed_ = true; });
+  while (!self.completions_.empty()) {
+    const auto done = std::move(self.completions_.front());
+    self.completions_.pop_front();
+    done(RAFT_CANCELED);
+  }
+  DDP_CHECK(self.closed_, "member {}", self.id);
+}
+
+void RaftMember::start(TimePoint now, bool alone) {
+  impl_->now_ = now;
+  if (alone) {
+    raft_configuration configuration{};
+    raft_configuration_init(&configuration);
+    int status =
+        raft_configuration_add(&configuration, impl_->id, impl_->address.c_str(), RAFT_VOTER);
+    if (status == 0) status = raft_bootstrap(&impl_->raft_, &configuration);
+    DDP_CHECK(status == 0, "raft_bootstrap: {}", raft_strerror(status));
+    raft_configuration_close(&configuration);
+  }
+  const int status = raft_start(&impl_->raft_);
+  DDP_CHECK(status == 0, "raft_start: {}", raft_strerror(status));
+  impl_->settle();
+}
+
+void RaftMember::tick(TimePoint now) {
+  impl_->now_ = now;
+  impl_->tick_(&impl_->io_);
+  impl_->settle();
+}
+
+void RaftMember::receive(TimePoint now, MemberId from, const RaftMessage& message) {
+  impl_->now_ = now;
+  const std::string address = std::to_string(from);
+  raft_message in = to_libraft(from, address.c_str(), message);
+  raft_server* const own = impl_->own_server();
+  if (message.kind == RaftMessage::Kind::kAppend) impl_->heard_leader_ = now;
+  if (message.kind == RaftMessage::Kind::kVote && own != nullptr && own->role != RAFT_VOTER) {
+    impl_->vote_without_right(in, *own);
+  } else {
+    impl_->receive_(&impl_->io_, &in);
+  }
+  impl_->settle();
+}
+
+void RaftMember::stand(TimePoint now) {
+  if (raft_state(&impl_->raft_) == RAFT_LEADER || !votes()) return;
+  impl_->skipped_ += 2 * impl_->options.election;
+  tick(now);
+}
+
+MemberId RaftMember::id() const { return impl_->id; }
+
+bool RaftMember::leads() const { return raft_state(&impl_->raft_) == RAFT_LEADER; }
+
+std::uint64_t RaftMember::term() const { return impl_->raft_.current_term; }
+
+MemberId RaftMember::leader() const {
+  raft_id id = 0;
+  const char* address = nullptr;
+  raft_leader(&impl_->raft_, &id, &address);
+  return id;
+}
+
+bool RaftMember::votes() const {
+  const raft_server* own = impl_->own_server();
+  return own != nullptr && own->role == RAFT_VOTER;
+}
+
+std::vector<RaftMember::Server> RaftMember::servers() const {
+  const raft_configuration& known = impl_->raft_.configuration;
+  std::vector<Server> servers;
+  for (unsigned i = 0; i < known.n; ++i) {
+    servers.push_back({.id = known.servers[i].id, .votes = known.servers[i].role == RAFT_VOTER});
+  }
+  return servers;
+}
+
+bool RaftMember::propose(std::string_view command, Callback done) {
+  return impl_->request(std::move(done), [this, command](Impl::Request& asked) {
+    asked.apply.data = &asked;
+    const raft_buffer buffer = buffer_of(command);
+    const int status = raft_apply(
+        &impl_->raft_, &asked.apply, &buffer, 1,
+        [](struct raft_apply* apply, int result, void*) { Impl::finish(apply->data, result); });
+    if (status != 0) raft_free(buffer.base);
+    return status;
+  });
+}
+
+bool RaftMember::barrier(Callback done) {
+  return impl_->request(std::move(done), [this](Impl::Request& asked) {
+    asked.barrier.data = &asked;
+    return raft_barrier(
+        &impl_->raft_, &asked.barrier,
+        [](struct raft_barrier* barrier, int status) { Impl::finish(barrier->data, status); });
+  });
+}
+
+bool RaftMember::add(MemberId id, Callback done) {
+  return impl_->change(std::move(done), [this, id](raft_change* change, raft_change_cb end) {
+    return raft_add(&impl_->raft_, change, id, std::to_string(id).c_str(), end);
+  });
+}
+
+bool RaftMember::give_vote(MemberId id, Callback done) {
+  return impl_->change(std::move(done), [this, id](raft_change* change, raft_change_cb end) {
+    return raft_assign(&impl_->raft_, change, id, RAFT_VOTER, end);
+  });
+}
+
+bool RaftMember::remove(MemberId id, Callback done) {
+  return impl_->change(std::move(done), [this, id](raft_change* change, raft_change_cb end) {
+    return raft_remove(&impl_->raft_, change, id, end);
+  });
+}
+
+void RaftMember::hand_over() {
+  if (!leads() || std::exchange(impl_->transferring_, true)) return;
+  impl_->transfer_.data = impl_.get();
+  const int status =
+      raft_transfer(&impl_->raft_, &impl_->transfer_, 0, [](struct raft_transfer* transfer) {
+        static_cast<Impl*>(transfer->data)->transferring_ = false;
+      });
+  if (status != 0) impl_->transferring_ = false;
+  impl_->settle();
+}
+
+}  // namespace ddp::replicas

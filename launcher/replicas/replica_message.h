@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/host_port.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "launcher/replicas/raft_message.h"
+
+namespace ddp::replicas {
+
+// The sender coordinates the job.
+struct Announcement {
+  std::uint64_t term = 0;  // Later coordinators of a group have larger ones.
+  Round next_round = 0;    // The first number that no round has used.
+
+  friend bool operator==(const Announcement&, const Announcement&) = default;
+};
+
+// What the ddp-runs of a job send each other. One frame of a rendezvous connection (PROTOCOL.md).
+struct ReplicaMessage {
+  std::string job_id{};
+  MemberId group = 0;  // The member that has founded the sender's group.
+  MemberId from = 0;
+  std::uint64_t number = 0;  // Grows from each message of a sender to the next.
+  HostPort at{};             // Where the sender is reached.
+  // One of these.
+  std::optional<RaftMessage> raft{};
+  std::optional<Announcement> announcement{};
+
+  friend bool operator==(const ReplicaMessage&, const ReplicaMessage&) = default;
+};
+
+std::string encode(const ReplicaMessage& message);
+// kProtocol, with the reason, for any other bytes.
+Result<ReplicaMessage> decode_replica_message(std::string_view payload);
+
+}  // namespace ddp::replicas

@@ -1,0 +1,74 @@
+#include "launcher/replicas/voters.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace ddp::replicas {
+namespace {
+
+using Servers = std::vector<RaftMember::Server>;
+
+// Those that vote already come before others.
+std::set<MemberId> right_voters(const Servers& servers, MemberId own,
+                                const std::set<MemberId>& alive, int wanted) {
+  const std::size_t others = alive.size() - (alive.contains(own) ? 1 : 0);
+  std::size_t target = std::min(static_cast<std::size_t>(std::max(wanted, 1)), others + 1);
+  if (target % 2 == 0) --target;
+  std::set<MemberId> voters{own};
+  for (const bool votes : {true, false}) {
+    for (const RaftMember::Server& server : servers) {
+      if (voters.size() < target && server.votes == votes && alive.contains(server.id)) {
+        voters.insert(server.id);
+      }
+    }
+  }
+  for (const MemberId id : alive) {
+    if (voters.size() < target) voters.insert(id);
+  }
+  return voters;
+}
+
+std::optional<VoterChange> wanted_change(const Servers& servers, MemberId own,
+                                         const std::set<MemberId>& alive,
+                                         const std::set<MemberId>& voters) {
+  for (const bool is_alive : {false, true}) {
+    for (const RaftMember::Server& server : servers) {
+      const bool goes = server.id != own && !voters.contains(server.id);
+      if (goes && alive.contains(server.id) == is_alive) {
+        return VoterChange{.kind = VoterChange::Kind::kRemove, .id = server.id};
+      }
+    }
+  }
+  for (const RaftMember::Server& server : servers) {
+    if (!server.votes) return VoterChange{.kind = VoterChange::Kind::kGiveVote, .id = server.id};
+  }
+  for (const MemberId id : voters) {
+    const bool is_in = std::any_of(servers.begin(), servers.end(),
+                                   [id](const auto& server) { return server.id == id; });
+    if (!is_in) return VoterChange{.kind = VoterChange::Kind::kAdd, .id = id};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<VoterChange> next_voter_change(const std::vector<RaftMember::Server>& servers,
+                                             MemberId own, const std::set<MemberId>& alive,
+                                             const std::set<MemberId>& answering, int wanted) {
+  const auto change = wanted_change(servers, own, alive, right_voters(servers, own, alive, wanted));
+  if (!change) return std::nullopt;
+  std::size_t left = 0;
+  std::size_t answer = 0;
+  for (const RaftMember::Server& server : servers) {
+    const bool is_meant = server.id == change->id;
+    // libraft gives a vote only to a member that has answered with the whole log.
+    const bool gets_vote = is_meant && change->kind == VoterChange::Kind::kGiveVote;
+    const bool goes = is_meant && change->kind == VoterChange::Kind::kRemove;
+    if (goes || !(server.votes || gets_vote)) continue;
+    ++left;
+    if (server.id == own || gets_vote || answering.contains(server.id)) ++answer;
+  }
+  return 2 * answer > left ? change : std::nullopt;
+}
+
+}  // namespace ddp::replicas

@@ -1,0 +1,56 @@
+// Runs seeded histories of the ddp-runs that keep a job's record together.
+//
+//   replicas_sim_test                    a fixed set of seeds
+//   replicas_sim_test --seed N           one seed, with its history on standard output
+//   replicas_sim_test --seeds N --from M seeds M .. M + N - 1, for long runs
+#include <cstdint>
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/sim/replicas_simulation.h"
+#include "tests/sim/seeds.h"
+
+namespace ddp::sim {
+namespace {
+
+Seeds options{{}, 1'000};
+
+TEST(ReplicasSimulation, NeverDoTwoCoordinatorsBeginRounds) {
+  ReplicasCoverage coverage;
+  if (options.one) {
+    const auto violation = ReplicasSimulation(*options.one, true).run(coverage);
+    EXPECT_FALSE(violation) << *violation;
+    return;
+  }
+  for (std::uint64_t seed = options.from; seed < options.from + options.count; ++seed) {
+    const auto violation = ReplicasSimulation(seed).run(coverage);
+    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation
+                            << "\nrepeat it with: replicas_sim_test --seed " << seed;
+  }
+  fmt::print(
+      "{} seeds, {} rounds, {} take-overs, {} crashes, {} new jobs, {} yields, {} stores of lost "
+      "coordinators, "
+      "slowest take-over {} ms\n",
+      options.count, coverage.rounds, coverage.take_overs, coverage.crashes, coverage.new_jobs,
+      coverage.yields, coverage.failed_stores, coverage.slowest_ms);
+  if (options.count < 1'000) return;
+  // A simulation in which something never happens proves nothing about it.
+  for (const std::uint64_t count : {coverage.rounds, coverage.take_overs, coverage.crashes,
+                                    coverage.yields * 10, coverage.failed_stores * 10}) {
+    EXPECT_GT(count, options.count / 10);
+  }
+}
+
+}  // namespace
+}  // namespace ddp::sim
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (!ddp::sim::parse_seeds(argc, argv, ddp::sim::options)) {
+    std::fprintf(stderr, "usage: %s [--seed N | --seeds N --from N]\n", argv[0]);
+    return 2;
+  }
+  return RUN_ALL_TESTS();
+}

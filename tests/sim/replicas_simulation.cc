@@ -1,0 +1,457 @@
+#include "tests/sim/replicas_simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddp::sim {
+namespace {
+
+constexpr int kEndpointPort = 29'400;
+constexpr Duration kTick{30};
+constexpr Duration kFaults{20'000};
+constexpr Duration kHealing{15'000};
+// A crash in a gentle history comes only when the voters have been mended after the one before.
+constexpr Duration kBetweenCrashes{6'000};
+constexpr Duration kLease{1'000};
+constexpr Duration kLastCall{2'000};
+
+HostPort place(int node, int port) { return {.host = fmt::format("n{}", node), .port = port}; }
+
+}  // namespace
+
+ReplicasSimulation::ReplicasSimulation(std::uint64_t seed, bool verbose)
+    : random_(seed),
+      verbose_(verbose),
+      nodes_(static_cast<int>(random_.between(3, 6))),
+      voters_(nodes_ >= 5 && random_.one_in(2) ? 5 : 3),
+      gentle_(!random_.one_in(3)) {}
+
+void ReplicasSimulation::log(const std::string& line) const {
+  if (verbose_) fmt::print("{:7} {}\n", queue_.now_ms(), line);
+}
+
+void ReplicasSimulation::violate(const std::string& what) {
+  log("VIOLATION: " + what);
+  if (!violation_) violation_ = what;
+}
+
+TimePoint ReplicasSimulation::clock(const Process& process) const {
+  const auto elapsed = static_cast<double>(queue_.now_ms());
+  return TimePoint{} + process.offset + Duration(static_cast<std::int64_t>(elapsed * process.rate));
+}
+
+std::vector<int> ReplicasSimulation::living() const {
+  std::vector<int> living;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    if (processes_[i].alive) living.push_back(static_cast<int>(i));
+  }
+  return living;
+}
+
+bool ReplicasSimulation::reaches(int from, int to) const {
+  return !cut_.contains({processes_[static_cast<std::size_t>(from)].node,
+                         processes_[static_cast<std::size_t>(to)].node});
+}
+
+// ---- processes ----
+
+void ReplicasSimulation::start(int node) {
+  const int index = static_cast<int>(processes_.size());
+  const bool founds = node == 0;
+  Process process;
+  process.node = node;
+  process.port = founds ? kEndpointPort : 30'000 + index;
+  process.offset = random_.ms(0, 100'000);
+  process.rate = static_cast<double>(random_.between(95, 105)) / 100;
+  by_port_[process.port] = index;
+  processes_.push_back(std::move(process));
+  Process& own = processes_.back();
+  own.replica = std::make_unique<replicas::JobReplica>(
+      static_cast<replicas::MemberId>(index + 1), place(node, own.port),
+      replicas::ReplicaOptions{
+          .job_id = "job",
+          .raft = {.seed = static_cast<std::uint32_t>(random_.between(1, 1 << 30))},
+          .voters = voters_,
+          .endpoint = place(0, kEndpointPort)},
+      replicas::JobReplica::Events{
+          .send = [this, index](
+                      const HostPort& to,
+                      const replicas::ReplicaMessage& message) { send(index, to, message); },
+          .won = [this, index](const rendezvous::JobRecord& record) { won(index, record); },
+          .lost = [this, index] { lost(index); },
+          .moved =
+              [this, index](const HostPort& at) {
+                log(fmt::format("p{} is told of {}:{}", index, at.host, at.port));
+              }});
+  log(fmt::format("p{} starts on n{}", index, node));
+  if (founds) {
+    own.replica->found(clock(own));
+  } else {
+    own.replica->join(clock(own));
+  }
+  tick(index);
+}
+
+void ReplicasSimulation::tick(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  if (!process.alive) return;
+  if (process.stopped_until > queue_.now()) {
+    return queue_.at(process.stopped_until, [this, index] { tick(index); });
+  }
+  while (!process.stopped.empty() && process.alive) {
+    const auto message = process.stopped.front();
+    process.stopped.pop_front();
+    process.replica->receive(clock(process), message);
+  }
+  process.replica->tick(clock(process));
+  queue_.after(kTick, [this, index] { tick(index); });
+}
+
+void ReplicasSimulation::send(int from, const HostPort& to,
+                              const replicas::ReplicaMessage& message) {
+  processes_[static_cast<std::size_t>(from)].group = message.group;
+  const auto found = by_port_.find(to.port);
+  if (found == by_port_.end() || !reaches(from, found->second)) return;
+  const int receiver = found->second;
+  if (random_.one_in(50)) {  // It takes most of the time.
+    const auto sent = replicas::decode_replica_message(replicas::encode(message));
+    if (!sent || *sent != message) return violate("a message changes on its way");
+  }
+  for (int copies = random_.one_in(50) ? 2 : 1; copies > 0; --copies) {
+    if (random_.between(1, 100) <= loss_percent_) continue;
+    queue_.after(random_.ms(0, max_delay_ms_),
+                 [this, receiver, message] { arrive(receiver, message); });
+  }
+}
+
+void ReplicasSimulation::arrive(int index, const replicas::ReplicaMessage& message) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  if (!process.alive) return;
+  if (process.stopped_until > queue_.now()) {
+    process.stopped.push_back(message);
+  } else {
+    process.replica->receive(clock(process), message);
+  }
+}
+
+// ---- coordinating ----
+
+void ReplicasSimulation::won(int index, const rendezvous::JobRecord& record) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  process.next_round = record.next_round;
+  process.storing = false;
+  process.won_at = queue_.now();
+  process.office = ++offices_;
+  log(fmt::format("p{} coordinates from round {} (office {})", index, record.next_round,
+                  process.office));
+  if (process.group == group_ && record.next_round <= last_begun_) {
+    violate(fmt::format("p{} coordinates from round {}, but {} has begun", index, record.next_round,
+                        last_begun_));
+  }
+  if (offices_ > 1) ++coverage_->take_overs;
+  if (without_coordinator_since_) {
+    const auto took =
+        std::chrono::duration_cast<Duration>(queue_.now() - *without_coordinator_since_);
+    coverage_->slowest_ms =
+        std::max(coverage_->slowest_ms, static_cast<std::uint64_t>(took.count()));
+    without_coordinator_since_.reset();
+  }
+}
+
+void ReplicasSimulation::lost(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  log(fmt::format("p{} no longer coordinates", index));
+  process.office = 0;
+  if (process.next_round == 0) ++coverage_->yields;
+  for (const int other : living()) {
+    if (processes_[static_cast<std::size_t>(other)].joined_to == index) disconnect_agent(other);
+  }
+}
+
+bool ReplicasSimulation::last_call_is_over(int index) const {
+  const Process& process = processes_[static_cast<std::size_t>(index)];
+  if (process.next_round > 0) return true;
+  if (queue_.now() - process.won_at < kLastCall) return false;
+  for (const int other : living()) {
+    const Process& earlier = processes_[static_cast<std::size_t>(other)];
+    const bool is_heard = reaches(other, index) && earlier.stopped_until <= queue_.now() &&
+                          loss_percent_ == 0 && max_delay_ms_ <= 5;
+    if (other != index && earlier.office != 0 && earlier.next_round > 0 && !is_heard) return false;
+  }
+  return true;
+}
+
+// A round needs more than half of the nodes, and begins once its number is stored.
+void ReplicasSimulation::begin_round(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  const auto others = std::count_if(
+      processes_.begin(), processes_.end(),
+      [index](const Process& other) { return other.alive && other.joined_to == index; });
+  if (!process.replica->leads() || process.office == 0 || process.storing) return;
+  if (2 * (others + 1) <= nodes_ || !last_call_is_over(index)) return;
+  process.storing = true;
+  const Round round = process.next_round++;
+  rendezvous::JobRecord record;
+  record.job_id = "job";
+  record.next_round = process.next_round;
+  ++coverage_->failed_stores;
+  process.replica->store(record, [this, index, office = process.office, round] {
+    --coverage_->failed_stores;
+    processes_[static_cast<std::size_t>(index)].storing = false;
+    round_begun(index, office, round);
+  });
+}
+
+void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round round) {
+  log(fmt::format("p{} begins round {}", index, round));
+  ++coverage_->rounds;
+  const replicas::MemberId group = processes_[static_cast<std::size_t>(index)].group;
+  if (earlier_groups_.contains(group)) violate(fmt::format("p{} goes on with an old job", index));
+  if (group_ != 0 && group != group_) {
+    if (gentle_) violate(fmt::format("p{} begins the job again", index));
+    ++coverage_->new_jobs;
+    earlier_groups_.insert(group_);
+    last_begun_ = -1;
+    last_office_ = 0;
+  }
+  group_ = group;
+  if (round <= last_begun_) {
+    violate(fmt::format("p{} begins round {} after round {}", index, round, last_begun_));
+  }
+  if (office < last_office_) violate(fmt::format("p{} begins a round after its office", index));
+  last_begun_ = std::max(last_begun_, round);
+  last_office_ = std::max(last_office_, office);
+  for (const int other : living()) {
+    Process& process = processes_[static_cast<std::size_t>(other)];
+    if (process.joined_to == index || other == index) process.last_round = round;
+  }
+}
+
+void ReplicasSimulation::confirm(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  if (!process.replica->leads() || process.office == 0) return;
+  if (process.group != group_) return;
+  process.replica->confirm([this, index, office = process.office] {
+    if (office < last_office_) violate(fmt::format("p{} is told that it leads", index));
+  });
+}
+
+// ---- agents ----
+
+void ReplicasSimulation::connect_agent(int index) {
+  Process& own = processes_[static_cast<std::size_t>(index)];
+  const HostPort at = own.replica->coordinator().value_or(place(0, kEndpointPort));
+  auto found = by_port_.find(at.port);
+  if (found == by_port_.end() || !reaches(index, found->second) || !reaches(found->second, index)) {
+    return;
+  }
+  // A daemon that stands by says where the coordinator is.
+  const Process& asked = processes_[static_cast<std::size_t>(found->second)];
+  if (!asked.replica->leads() && asked.replica->coordinator()) {
+    found = by_port_.find(asked.replica->coordinator()->port);
+    if (found == by_port_.end()) return;
+  }
+  const int other = found->second;
+  if (other == index) return;
+  Process& coordinator = processes_[static_cast<std::size_t>(other)];
+  if (!coordinator.alive || !coordinator.replica->leads() || !reaches(index, other) ||
+      !reaches(other, index) || coordinator.stopped_until > queue_.now()) {
+    return;
+  }
+  own.joined_to = other;
+  coordinator.replica->on_joined(clock(coordinator), static_cast<replicas::MemberId>(index + 1),
+                                 place(own.node, own.port), own.last_round);
+}
+
+void ReplicasSimulation::disconnect_agent(int index) {
+  Process& own = processes_[static_cast<std::size_t>(index)];
+  if (own.joined_to < 0) return;
+  Process& coordinator = processes_[static_cast<std::size_t>(own.joined_to)];
+  own.joined_to = -1;
+  if (!coordinator.alive) return;
+  coordinator.replica->on_gone(clock(coordinator), static_cast<replicas::MemberId>(index + 1),
+                               false);
+}
+
+void ReplicasSimulation::look_at_agents() {
+  for (const int index : living()) {
+    Process& own = processes_[static_cast<std::size_t>(index)];
+    const int other = own.joined_to;
+    if (other < 0) {
+      connect_agent(index);
+    } else if (!processes_[static_cast<std::size_t>(other)].alive || !reaches(index, other) ||
+               !reaches(other, index) ||
+               own.replica->coordinator() !=
+                   place(processes_[static_cast<std::size_t>(other)].node,
+                         processes_[static_cast<std::size_t>(other)].port)) {
+      // The endpoint is known without being told.
+      if (own.replica->coordinator() || !processes_[static_cast<std::size_t>(other)].alive ||
+          !reaches(index, other)) {
+        disconnect_agent(index);
+      }
+    }
+  }
+  for (const int index : living()) {
+    if (processes_[static_cast<std::size_t>(index)].stopped_until > queue_.now()) continue;
+    if (random_.one_in(5)) begin_round(index);
+    if (random_.one_in(5)) confirm(index);
+  }
+  queue_.after(random_.ms(50, 300), [this] { look_at_agents(); });
+}
+
+// ---- faults ----
+
+bool ReplicasSimulation::may_crash() const {
+  if (!gentle_) return true;
+  if (queue_.now() - last_crash_ < kBetweenCrashes || !cut_.empty() ||
+      static_cast<int>(living().size()) != nodes_) {
+    return false;
+  }
+  for (const int index : living()) {
+    if (processes_[static_cast<std::size_t>(index)].stopped_until > queue_.now()) return false;
+  }
+  for (const int index : living()) {
+    const replicas::JobReplica& replica = *processes_[static_cast<std::size_t>(index)].replica;
+    const auto servers = replica.servers();
+    const bool is_whole = std::all_of(servers.begin(), servers.end(), [&](const auto& server) {
+      const Process& process = processes_[server.id - 1];
+      return server.votes && process.alive && process.replica->servers() == servers;
+    });
+    if (replica.leads() && servers.size() >= 3 && is_whole) return true;
+  }
+  return false;
+}
+
+void ReplicasSimulation::crash(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  log(fmt::format("p{} crashes", index));
+  ++coverage_->crashes;
+  if (process.replica->leads() && process.office > 1) without_coordinator_since_ = queue_.now();
+  process.alive = false;
+  last_crash_ = queue_.now();
+  by_port_.erase(process.port);
+  const HostPort at = place(process.node, process.port);
+  // The kernel closes its connections, unless the machine is gone, too.
+  const bool is_silent = random_.one_in(3);
+  if (process.joined_to >= 0) {
+    queue_.after(is_silent ? kLease : Duration(0), [this, index] { disconnect_agent(index); });
+  }
+  if (!is_silent) {
+    for (const int other : living()) {
+      if (!reaches(index, other)) continue;
+      queue_.after(random_.ms(0, max_delay_ms_), [this, other, at] {
+        Process& peer = processes_[static_cast<std::size_t>(other)];
+        if (peer.alive && peer.stopped_until <= queue_.now()) {
+          peer.replica->on_closed(clock(peer), at);
+        }
+      });
+    }
+  }
+  for (const int other : living()) {
+    if (processes_[static_cast<std::size_t>(other)].joined_to == index) disconnect_agent(other);
+  }
+  const int node = process.node;
+  queue_.after(random_.ms(10, 4'000), [this, node] {
+    for (const int other : living()) {
+      if (processes_[static_cast<std::size_t>(other)].node == node) return;
+    }
+    start(node);
+  });
+}
+
+void ReplicasSimulation::fault() {
+  if (faults_are_over_) return;
+  queue_.after(random_.ms(100, 2'000), [this] { fault(); });
+  const auto alive = living();
+  if (alive.empty()) return;
+  const int victim = alive[static_cast<std::size_t>(
+      random_.between(0, static_cast<std::int64_t>(alive.size()) - 1))];
+  const int node = processes_[static_cast<std::size_t>(victim)].node;
+  const auto other = static_cast<int>(random_.between(0, nodes_ - 1));
+  switch (random_.between(0, 9)) {
+    case 0:
+    case 1:
+      if (may_crash()) crash(victim);
+      break;
+    case 2:
+      log(fmt::format("p{} stops", victim));
+      processes_[static_cast<std::size_t>(victim)].stopped_until =
+          queue_.now() + random_.ms(100, 3'000);
+      break;
+    case 3:  // A node is cut off.
+      log(fmt::format("n{} is cut off", node));
+      for (int i = 0; i < nodes_; ++i) {
+        if (i != node) cut_.insert({{node, i}, {i, node}});
+      }
+      break;
+    case 4:
+      log(fmt::format("nothing comes from n{} to n{}", node, other));
+      if (other != node) cut_.insert({node, other});
+      break;
+    case 9:
+      log(fmt::format("p{} hands over", victim));
+      processes_[static_cast<std::size_t>(victim)].replica->hand_over();
+      break;
+    case 5:
+    case 6:
+    case 7:
+      cut_.clear();
+      break;
+    default:
+      loss_percent_ = random_.one_in(2) ? random_.between(0, 30) : 0;
+      max_delay_ms_ = random_.one_in(2) ? random_.between(1, 400) : 5;
+  }
+}
+
+void ReplicasSimulation::check_end() {
+  const auto alive = living();
+  std::vector<int> leaders;
+  for (const int index : alive) {
+    if (processes_[static_cast<std::size_t>(index)].replica->leads()) leaders.push_back(index);
+  }
+  if (leaders.size() != 1) {
+    return violate(fmt::format("{} coordinate when all is well", leaders.size()));
+  }
+  const Process& leader = processes_[static_cast<std::size_t>(leaders.front())];
+  for (const int index : alive) {
+    const auto& told = processes_[static_cast<std::size_t>(index)].replica->coordinator();
+    if (told && *told != place(leader.node, leader.port)) {
+      violate(fmt::format("p{} looks for the coordinator at {}:{}", index, told->host, told->port));
+    }
+    if (index != leaders.front() &&
+        processes_[static_cast<std::size_t>(index)].joined_to != leaders.front()) {
+      violate(
+          fmt::format("the agent of p{} is not with the coordinator p{}", index, leaders.front()));
+    }
+  }
+}
+
+std::optional<std::string> ReplicasSimulation::run(ReplicasCoverage& coverage) {
+  coverage_ = &coverage;
+  processes_.reserve(1'000);  // References into it are kept.
+  for (int node = 0; node < nodes_; ++node) {
+    queue_.after(node == 0 ? Duration(0) : random_.ms(0, 500), [this, node] { start(node); });
+  }
+  queue_.after(random_.ms(50, 300), [this] { look_at_agents(); });
+  queue_.after(random_.ms(2'000, 5'000), [this] { fault(); });
+  const TimePoint healed = queue_.now() + kFaults;
+  while (!violation_ && queue_.run_one(healed)) {
+  }
+  faults_are_over_ = true;
+  cut_.clear();
+  loss_percent_ = 0;
+  max_delay_ms_ = 5;
+  const Round before = last_begun_;
+  const TimePoint end = healed + kHealing;
+  while (!violation_ && queue_.run_one(end)) {
+  }
+  if (!violation_ && gentle_) {
+    check_end();
+    if (last_begun_ <= before) violate("no round begins when all is well");
+  }
+  return violation_;
+}
+
+}  // namespace ddp::sim

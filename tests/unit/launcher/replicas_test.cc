@@ -1,0 +1,316 @@
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/replicas/job_replica.h"
+#include "launcher/replicas/raft_member.h"
+#include "launcher/replicas/replica_message.h"
+#include "launcher/replicas/voters.h"
+
+namespace ddp::replicas {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = VoterChange::Kind;
+using Server = RaftMember::Server;
+
+// ---- who votes ----
+
+constexpr MemberId kOwn = 1;
+
+struct VotersCase {
+  std::string name;
+  std::vector<Server> servers;
+  std::set<MemberId> alive;
+  std::set<MemberId> answering;
+  std::optional<VoterChange> change;
+};
+
+class Voters : public ::testing::TestWithParam<VotersCase> {};
+
+TEST_P(Voters, Next) {
+  const VotersCase& param = GetParam();
+  EXPECT_EQ(next_voter_change(param.servers, kOwn, param.alive, param.answering, 3), param.change);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Voters,
+    ::testing::Values(
+        VotersCase{"OneNode", {{1, true}}, {1}, {}, std::nullopt},
+        VotersCase{"TwoNodes", {{1, true}}, {1, 2}, {2}, std::nullopt},
+        VotersCase{"AThirdNode", {{1, true}}, {1, 2, 3}, {}, VoterChange{Kind::kAdd, 2}},
+        VotersCase{
+            "AnAddedOne", {{1, true}, {2, false}}, {1, 2, 3}, {}, VoterChange{Kind::kGiveVote, 2}},
+        VotersCase{"TwoVoters", {{1, true}, {2, true}}, {1, 2, 3}, {2}, VoterChange{Kind::kAdd, 3}},
+        VotersCase{
+            "AllIsWell", {{1, true}, {2, true}, {3, true}}, {1, 2, 3, 4}, {2, 3}, std::nullopt},
+        VotersCase{"OneIsLost",
+                   {{1, true}, {2, true}, {3, true}},
+                   {1, 2, 4},
+                   {2},
+                   VoterChange{Kind::kRemove, 3}},
+        VotersCase{"OneOfThreeNodesIsLost",
+                   {{1, true}, {2, true}, {3, true}},
+                   {1, 2},
+                   {2},
+                   VoterChange{Kind::kRemove, 3}},
+        VotersCase{
+            "ThenOneIsEnough", {{1, true}, {2, true}}, {1, 2}, {2}, VoterChange{Kind::kRemove, 2}},
+        // The two that would be left must both agree.
+        VotersCase{"NobodyAnswers", {{1, true}, {2, true}, {3, true}}, {1, 2, 4}, {}, std::nullopt},
+        // Alone, this one can decide.
+        VotersCase{"TheSecondOfTwoIsLost",
+                   {{1, true}, {2, true}},
+                   {1},
+                   {},
+                   VoterChange{Kind::kRemove, 2}}),
+    [](const auto& test) { return test.param.name; });
+
+// ---- messages ----
+
+ReplicaMessage raft_message() {
+  RaftMessage raft;
+  raft.kind = RaftMessage::Kind::kAppend;
+  raft.term = 7;
+  raft.index = 3;
+  raft.index_term = 6;
+  raft.commit_index = 2;
+  raft.entries = {{.term = 7, .type = 1, .data = std::string("\0\xff{}", 4)}, {}};
+  return {.job_id = "job",
+          .group = 1,
+          .from = 2,
+          .number = 3,
+          .at = {.host = "n2", .port = 29'400},
+          .raft = raft};
+}
+
+TEST(ReplicaMessages, AreTheSameOnTheOtherSide) {
+  const ReplicaMessage announcement{.job_id = "job",
+                                    .group = 1,
+                                    .from = 2,
+                                    .number = 3,
+                                    .at = {.host = "fd00::1", .port = 1},
+                                    .announcement = Announcement{.term = 9, .next_round = 4}};
+  for (const ReplicaMessage& message : {raft_message(), announcement}) {
+    const auto decoded = decode_replica_message(encode(message));
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    EXPECT_EQ(*decoded, message);
+  }
+}
+
+TEST(ReplicaMessages, OtherBytesAreRefused) {
+  const std::string whole = encode(raft_message());
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_FALSE(decode_replica_message(whole.substr(0, size))) << size;
+  }
+  const auto with = [&whole](const std::string& from, const std::string& to) {
+    std::string text = whole;
+    const auto at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+  };
+  for (const std::string& bad :
+       {std::string("null"), std::string("[]"), with("\"from\":2", "\"from\":0"),
+        with("\"group\":1", "\"group\":0"), with("\"port\":29400", "\"port\":65536"),
+        with("\"kind\":1", "\"kind\":5"), with("00ff7b7d", "00ff7b7"), with("00ff7b7d", "00ff7bxx"),
+        with("\"raft\":", "\"other\":"), with("\"type\":\"replica\"", "\"type\":\"join\"")}) {
+    EXPECT_FALSE(decode_replica_message(bad)) << bad;
+  }
+}
+
+// ---- members ----
+
+// Members whose messages arrive at once, except at those that are cut off.
+class Group {
+ public:
+  RaftMember& add(MemberId id, bool founds) {
+    applied_[id];
+    members_[id] = std::make_unique<RaftMember>(
+        id, RaftOptions{.seed = static_cast<std::uint32_t>(id)},
+        RaftMember::Events{
+            .send =
+                [this, id](MemberId to, const RaftMessage& message) {
+                  on_its_way_.push_back({id, to, message});
+                },
+            .apply = [this, id](std::string_view command) { applied_[id].emplace_back(command); }});
+    members_[id]->start(now_, founds);
+    return *members_[id];
+  }
+  void end(MemberId id) { members_.erase(id); }
+  void cut(MemberId id) { cut_.insert(id); }
+  void mend(MemberId id) { cut_.erase(id); }
+  // Nothing of the log beyond this index arrives at any member.
+  void keep_back_beyond(std::uint64_t index) { kept_back_ = index; }
+
+  void run(Duration time) {
+    for (const TimePoint end = now_ + time; now_ < end; now_ += Duration(20)) {
+      for (const auto& [id, member] : members_) member->tick(now_);
+      deliver();
+    }
+  }
+  void deliver() {
+    while (!on_its_way_.empty()) {
+      const auto [from, to, message] = on_its_way_.front();
+      on_its_way_.pop_front();
+      const auto found = members_.find(to);
+      if (found == members_.end() || cut_.contains(from) || cut_.contains(to)) continue;
+      if (message.index + message.entries.size() > kept_back_) continue;
+      found->second->receive(now_, from, message);
+    }
+  }
+  // Makes all of them voters.
+  void fill(const std::vector<MemberId>& ids) {
+    RaftMember& leader = *members_.at(ids.front());
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      add(ids[i], false);
+      EXPECT_TRUE(leader.add(ids[i], nullptr));
+      run(Duration(100));
+      EXPECT_TRUE(leader.give_vote(ids[i], nullptr));
+      run(Duration(300));
+    }
+  }
+  std::vector<MemberId> leaders() const {
+    std::vector<MemberId> ids;
+    for (const auto& [id, member] : members_) {
+      if (member->leads()) ids.push_back(id);
+    }
+    return ids;
+  }
+  RaftMember& member(MemberId id) { return *members_.at(id); }
+  const std::vector<std::string>& applied(MemberId id) { return applied_[id]; }
+  TimePoint now() const { return now_; }
+
+ private:
+  struct Sent {
+    MemberId from;
+    MemberId to;
+    RaftMessage message;
+  };
+  TimePoint now_{};
+  std::map<MemberId, std::unique_ptr<RaftMember>> members_;
+  std::map<MemberId, std::vector<std::string>> applied_;
+  std::deque<Sent> on_its_way_;
+  std::set<MemberId> cut_;
+  std::uint64_t kept_back_ = UINT64_MAX;
+};
+
+TEST(RaftMembers, OneAloneDecidesAtOnce) {
+  Group group;
+  RaftMember& member = group.add(1, true);
+  EXPECT_TRUE(member.leads());
+  bool done = false;
+  EXPECT_TRUE(member.propose("first", [&done](bool success) { done = success; }));
+  EXPECT_TRUE(done);
+  EXPECT_THAT(group.applied(1), ElementsAre("first"));
+}
+
+TEST(RaftMembers, AnotherOneLeadsWhenTheLeaderEnds) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  EXPECT_TRUE(group.member(1).propose("kept", nullptr));
+  group.run(Duration(300));
+  for (const MemberId id : {1, 2, 3}) EXPECT_THAT(group.applied(id), ElementsAre("kept"));
+  group.end(1);
+  // Told of the end, they need not wait for the election time.
+  for (const MemberId id : {2, 3}) {
+    group.member(id).stand(group.now());
+    group.deliver();
+  }
+  ASSERT_EQ(group.leaders().size(), 1u);
+  RaftMember& leader = group.member(group.leaders().front());
+  bool done = false;
+  EXPECT_TRUE(leader.propose("more", [&done](bool success) { done = success; }));
+  group.run(Duration(300));
+  EXPECT_TRUE(done);
+  EXPECT_THAT(group.applied(5 - leader.id()), ElementsAre("kept", "more"));
+}
+
+TEST(RaftMembers, ALeaderThatIsCutOffDecidesNothing) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  group.cut(1);
+  std::optional<bool> done;
+  EXPECT_TRUE(group.member(1).propose("lost", [&done](bool success) { done = success; }));
+  group.run(Duration(3'000));
+  EXPECT_EQ(done, false);
+  EXPECT_FALSE(group.member(1).leads());
+  ASSERT_EQ(group.leaders().size(), 1u);
+  group.mend(1);
+  EXPECT_TRUE(group.member(group.leaders().front()).propose("kept", nullptr));
+  group.run(Duration(1'000));
+  EXPECT_THAT(group.applied(1), ElementsAre("kept"));
+}
+
+TEST(RaftMembers, StandingWithoutNeedHarmsNobody) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  for (int i = 0; i < 20; ++i) {
+    group.member(2).stand(group.now());
+    group.run(Duration(100));
+  }
+  EXPECT_THAT(group.leaders(), ElementsAre(1u));
+  EXPECT_EQ(group.member(1).term(), 1u);
+}
+
+// The entry that gives the second member its vote does not arrive there; without the vote, the
+// first one could never lead again.
+TEST(RaftMembers, AVoteDoesNotDependOnWhatTheVoterKnows) {
+  Group group;
+  group.add(1, true);
+  group.add(2, false);
+  EXPECT_TRUE(group.member(1).add(2, nullptr));
+  group.run(Duration(300));
+  group.keep_back_beyond(2);  // The first configuration, and that with the new member.
+  EXPECT_TRUE(group.member(1).give_vote(2, nullptr));
+  group.run(Duration(5'000));
+  EXPECT_FALSE(group.member(1).leads());
+  EXPECT_TRUE(group.member(1).servers().at(1).votes);
+  EXPECT_FALSE(group.member(2).votes());
+  group.keep_back_beyond(UINT64_MAX);
+  group.run(Duration(3'000));
+  EXPECT_THAT(group.leaders(), ElementsAre(1u));
+  EXPECT_TRUE(group.member(2).votes());
+}
+
+TEST(RaftMembers, ALeaderHandsOver) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  group.member(1).hand_over();
+  group.run(Duration(200));
+  ASSERT_EQ(group.leaders().size(), 1u);
+  EXPECT_NE(group.leaders().front(), 1u);
+}
+
+TEST(RaftMembers, EndsWhileSomethingIsAsked) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  group.cut(1);
+  EXPECT_TRUE(group.member(1).propose("never", [](bool) { FAIL(); }));
+  EXPECT_TRUE(group.member(1).barrier([](bool) { FAIL(); }));
+  group.member(1).hand_over();
+  group.end(1);
+}
+
+TEST(MemberIds, DifferByNode) {
+  EXPECT_NE(member_id("0011223344556677"), member_id("0011223344556678"));
+  EXPECT_NE(member_id(""), 0u);
+}
+
+}  // namespace
+}  // namespace ddp::replicas
