@@ -25,7 +25,10 @@ bool same_members(const wire::Waiting& a, const wire::Waiting& b) {
 }  // namespace
 
 AgentCore::AgentCore(config::JobSpec spec, Round last_round, int restarts)
-    : spec_(std::move(spec)), last_round_(last_round), restarts_(restarts) {}
+    : spec_(std::move(spec)),
+      coordinator_{.host = spec_.coordinator_host, .port = spec_.coordinator_port},
+      last_round_(last_round),
+      restarts_(restarts) {}
 
 std::vector<Action> AgentCore::take() { return std::exchange(actions_, {}); }
 

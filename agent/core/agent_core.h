@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
+#include "common/base/host_port.h"
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
 #include "common/wire/control_messages.h"
@@ -137,6 +138,8 @@ class AgentCore {
   std::vector<Action> on_connect_refused(TimePoint now, const std::string& why);
   std::vector<Action> on_disconnected(TimePoint now);
   std::vector<Action> on_message(TimePoint now, const wire::CoordinatorMessage& message);
+  // The coordinator is there from now on. The shell has told the link.
+  void on_moved(const std::string& host, int port) { coordinator_ = {.host = host, .port = port}; }
   // Worker `local_rank` could not be started. `status` is 126 or 127 if the program is at fault.
   std::vector<Action> on_spawn_failed(TimePoint now, int local_rank, int status,
                                       const std::string& why);
@@ -284,6 +287,8 @@ class AgentCore {
   void handle(const wire::Stop& message);
   void handle(const wire::Finish& message);
   void handle(const wire::Refused& message);
+  void handle(const wire::Moved& /*message*/) {}  // The shell follows it.
+  void handle(const wire::Ping& /*message*/) {}
 
   void begin_connecting();
   void connect(Duration delay);
@@ -336,6 +341,7 @@ class AgentCore {
   std::string endpoint() const;
 
   const config::JobSpec spec_;
+  HostPort coordinator_;  // For people.
   Round last_round_;
   int restarts_;
 

@@ -26,7 +26,7 @@ std::int64_t seconds(std::int64_t ms) { return (ms + 999) / 1'000; }
 }  // namespace
 
 std::string AgentCore::endpoint() const {
-  return host_and_port(spec_.coordinator_host, spec_.coordinator_port);
+  return host_and_port(coordinator_.host, coordinator_.port);
 }
 
 std::vector<Action> AgentCore::start(TimePoint now) {
@@ -99,7 +99,8 @@ wire::Join AgentCore::join_message() const {
                   .role = spec_.role,
                   .rules = spec_.rules,
                   .last_round = last_round_,
-                  .restarts = restarts_};
+                  .restarts = restarts_,
+                  .replica_port = spec_.replica_port};
   if (holds_round()) {
     join.running_round = round_.start.round;
     join.group_rank = round_.start.group_rank;

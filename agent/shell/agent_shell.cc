@@ -74,7 +74,8 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              [this] { tell([this](TimePoint now) { return core_.on_disconnected(now); }); },
              [this](const wire::CoordinatorMessage& message) {
                tell([this, message](TimePoint now) { return core_.on_message(now, message); });
-             }}),
+             },
+             [this](const std::string& host, int port) { follow(host, port); }}),
       tick_(io),
       clear_timer_(io),
       checkpoint_timer_(io),
@@ -86,7 +87,12 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
   }
   if (!start.coordinator_fd) return;
   feed_.emplace(io, std::move(start.coordinator_fd),
-                [this](const std::string& host, int port) { link_.set_endpoint(host, port); });
+                [this](const std::string& host, int port) { follow(host, port); });
+}
+
+void AgentShell::follow(const std::string& host, int port) {
+  core_.on_moved(host, port);
+  link_.set_endpoint(host, port);
 }
 
 RoundProcesses::Events AgentShell::worker_events() {

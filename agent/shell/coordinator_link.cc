@@ -1,6 +1,7 @@
 #include "agent/shell/coordinator_link.h"
 
 #include <utility>
+#include <variant>
 
 #include <asio/post.hpp>
 
@@ -93,7 +94,12 @@ void CoordinatorLink::adopt(std::shared_ptr<net::FrameConnection> connection) {
 
 void CoordinatorLink::on_frame(const std::string& payload) {
   // An unknown message comes from a newer coordinator and is skipped.
-  if (const auto message = wire::decode_coordinator_message(payload)) events_.on_message(*message);
+  const auto message = wire::decode_coordinator_message(payload);
+  if (!message) return;
+  if (const auto* moved = std::get_if<wire::Moved>(&*message)) {
+    return events_.on_moved(moved->host, moved->port);
+  }
+  events_.on_message(*message);
 }
 
 void CoordinatorLink::send(const wire::AgentMessage& message) {

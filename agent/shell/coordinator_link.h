@@ -26,6 +26,8 @@ class CoordinatorLink {
     // The connection was lost. Not called after disconnect().
     std::function<void()> on_disconnected;
     std::function<void(const wire::CoordinatorMessage&)> on_message;
+    // The process at the other end says that the coordinator is elsewhere.
+    std::function<void(const std::string& host, int port)> on_moved;
   };
 
   CoordinatorLink(asio::io_context& io, std::string host, int port, net::Credentials credentials,

@@ -28,6 +28,8 @@ struct JobSpec {
 
   std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;
+  // Where this node's ddp-run can take over the job (launcher/replicas); 0: it cannot.
+  int replica_port = 0;
   // The token by which nodes and coordinator recognize each other; empty: none. encode() includes
   // it.
   Secret rdzv_token{};

@@ -52,6 +52,19 @@ class FrameConnection::Inbox : public ByteStream::Handler,
   std::shared_ptr<ByteStream> stream_;
 };
 
+namespace {
+
+ByteStream::Options options_with(std::chrono::milliseconds user_timeout) {
+  ByteStream::Options options;
+  options.socket.keepalive_idle = std::chrono::seconds(3);
+  options.socket.user_timeout = user_timeout;
+  options.socket.retransmits_steadily = true;
+  options.max_queued_bytes = FrameConnection::kMaxQueuedBytes;
+  return options;
+}
+
+}  // namespace
+
 FrameConnection::FrameConnection(std::shared_ptr<ByteStream> stream)
     : stream_(std::move(stream)),
       unstarted_(std::make_shared<Inbox>(stream_)),
@@ -61,11 +74,7 @@ FrameConnection::~FrameConnection() = default;
 
 std::shared_ptr<FrameConnection> FrameConnection::adopt(std::shared_ptr<ByteStream> stream,
                                                         std::string_view received) {
-  ByteStream::Options options;
-  options.socket.keepalive_idle = std::chrono::seconds(3);
-  options.socket.user_timeout = std::chrono::seconds(10);
-  options.max_queued_bytes = kMaxQueuedBytes;
-  stream->set_options(options);
+  stream->set_options(options_with(std::chrono::seconds(10)));
   stream->pause_reading();
   std::shared_ptr<FrameConnection> connection(new FrameConnection(std::move(stream)));
   connection->unstarted_->decoder.append(received);
@@ -86,6 +95,10 @@ void FrameConnection::start(FrameCallback on_frame, ClosedCallback on_closed) {
 
 void FrameConnection::send(std::string_view payload) {
   if (stream_->is_open()) stream_->send(wire::encode_frame(payload));
+}
+
+void FrameConnection::expect_acknowledgements(std::chrono::milliseconds within) {
+  stream_->set_options(options_with(within));
 }
 
 void FrameConnection::close_after_writes() { stream_->close_after_writes(); }

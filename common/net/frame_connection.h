@@ -66,6 +66,10 @@ class FrameConnection {
   void start(FrameCallback on_frame, ClosedCallback on_closed);
   // Queues one frame. After the end of the connection it does nothing.
   void send(std::string_view payload);
+  // From now on, the connection also ends if the peer's machine acknowledges nothing for this long
+  // while something is on its way. A process that is stopped or slow does not matter: its kernel
+  // acknowledges.
+  void expect_acknowledgements(std::chrono::milliseconds within);
   // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
   // or 2 s after it last took something. Incoming frames are dropped from here on.
   void close_after_writes();

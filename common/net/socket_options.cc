@@ -31,6 +31,7 @@ void set_stream_options(int fd, const StreamOptions& options) {
   if (options.user_timeout.count() > 0) {
     set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, options.user_timeout.count());
   }
+  if (options.retransmits_steadily) set_int(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1);
 }
 
 std::string address_text(const asio::ip::address& address) {

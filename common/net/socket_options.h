@@ -15,6 +15,9 @@ struct StreamOptions {
   // closed, for this long; 0: the system's limit. Do not set it for peers that may be stopped in a
   // debugger with an answer unread.
   std::chrono::milliseconds user_timeout{0};
+  // What is lost is sent again every 200 ms, not after 200, 400, 800 ms and so on. For connections
+  // with few bytes, which must notice soon that the network works again.
+  bool retransmits_steadily = false;
 
   bool operator==(const StreamOptions&) const = default;
 };

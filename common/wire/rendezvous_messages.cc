@@ -35,7 +35,7 @@ static void from_json(const nlohmann::json& json, MemberList& members) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
                                                 node_rank_is_wish, program, nproc, role, rules,
                                                 last_round, restarts, running_round, group_rank,
-                                                members, needs_own_store, store_port)
+                                                members, needs_own_store, store_port, replica_port)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
@@ -64,6 +64,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason, keep_worker
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRound, round, deadline_ms, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Moved, host, port)
+static void to_json(nlohmann::json& json, const Ping& /*ping*/) { json = nlohmann::json::object(); }
+static void from_json(const nlohmann::json& /*json*/, Ping& /*ping*/) {}
 
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static const char* type_name(const Join*) { return "join"; }
@@ -80,6 +83,8 @@ static const char* type_name(const CommitRound*) { return "commit_round"; }
 static const char* type_name(const Stop*) { return "stop"; }
 static const char* type_name(const Finish*) { return "finish"; }
 static const char* type_name(const Refused*) { return "refused"; }
+static const char* type_name(const Moved*) { return "moved"; }
+static const char* type_name(const Ping*) { return "ping"; }
 
 std::string encode(const AgentMessage& message) { return encode_variant(message); }
 

@@ -86,7 +86,8 @@ struct Join {
   MemberList members{};
   // The workers of this node cannot share the rendezvous' store; see RoundStart::store_port.
   bool needs_own_store = false;
-  int store_port = 0;  // A port reserved on this node for that store; 0: none.
+  int store_port = 0;    // A port reserved on this node for that store; 0: none.
+  int replica_port = 0;  // Where this node's ddp-run can take over the job; 0: it cannot.
 };
 
 struct Heartbeat {
@@ -218,10 +219,19 @@ struct Refused {
   std::string message;
 };
 
+// The coordinator is elsewhere; the agent connects there. The connection closes after this.
+struct Moved {
+  std::string host;
+  int port = 0;
+};
+
+// Nothing to do. As long as the agent's machine acknowledges it, the machine is there.
+struct Ping {};
+
 using AgentMessage =
     std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave>;
 using CoordinatorMessage =
-    std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish, Refused>;
+    std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish, Refused, Moved, Ping>;
 
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);

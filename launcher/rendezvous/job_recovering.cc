@@ -1,7 +1,6 @@
 // How a round of an earlier coordinator goes on under this one: its agents have kept their workers
 // running and say so when they join.
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 
@@ -10,13 +9,6 @@
 #include "launcher/rendezvous/report.h"
 
 namespace ddp::rendezvous {
-namespace {
-
-// Extra time to come back, beyond the lease. An agent may notice the loss as late as one lease
-// after it.
-constexpr Duration kReturnGrace{1'000};
-
-}  // namespace
 
 // Whether the join's description of its round is possible for this job.
 bool Job::is_world(const wire::Join& join) const {
@@ -84,7 +76,7 @@ void Job::adopt(const NodeId& node_id) {
   begin_round(join.running_round, std::move(members));
   round_.is_adopted = true;
   round_.members[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
-  round_.recovery = {.until = now_ + options_.lease + kReturnGrace};
+  round_.recovery = {.until = now_ + options_.return_limit};
   std::vector<NodeId> without;
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kAwaited) continue;

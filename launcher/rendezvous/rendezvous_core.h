@@ -53,6 +53,8 @@ using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished, P
 struct CoreOptions {
   Duration heartbeat{1'000};
   Duration lease{5'000};
+  // How long the nodes of an earlier coordinator's round may take to come to this one.
+  Duration return_limit{6'000};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
   // How long a round goes on while all its failures are secondary, because the worker that caused
   // them may still be exiting. A hung worker never exits, so recovery from a hang takes this much

@@ -11,11 +11,53 @@ namespace ddp::server {
 
 using rendezvous::Action;
 
+namespace {
+
+// How long the agents may take to come after a take-over among replicas, which tell them at once.
+constexpr Duration kReturnLimit{1'000};
+// A machine that is gone without a word, by a power cut for example, acknowledges nothing any more.
+// That is noticed within the sum of these. What is stopped or slow on a machine that is there is a
+// matter of the lease.
+constexpr Duration kPing{150};
+constexpr std::chrono::milliseconds kAcknowledged{850};
+
+}  // namespace
+
 AgentFront::AgentFront(asio::io_context& io, int port, Hooks hooks)
-    : io_(io), port_(port), hooks_(std::move(hooks)), tick_(io), drain_limit_(io) {}
+    : io_(io),
+      port_(port),
+      hooks_(std::move(hooks)),
+      core_(std::make_unique<rendezvous::RendezvousCore>()),
+      tick_(io),
+      ping_(io),
+      drain_limit_(io) {}
 
 AgentFront::~AgentFront() {
   for (const auto& [id, agent] : agents_) agent.connection->close();
+  for (const auto& [id, connection] : replicas_) connection->close();
+}
+
+void AgentFront::keep_records(RecordKeeper keeper) {
+  keeper_ = std::move(keeper);
+  stands_by_ = false;
+}
+
+void AgentFront::stand_by() {
+  stands_by_ = true;
+  for (const auto& [id, agent] : agents_) {
+    for (const std::string& address : agent.addresses) nodes_.remove(address, Clock::now());
+    agent.connection->close();
+  }
+  agents_.clear();
+  core_ = std::make_unique<rendezvous::RendezvousCore>(
+      rendezvous::CoreOptions{.return_limit = kReturnLimit});
+  waiting_.clear();
+  storing_ = false;
+  confirmed_ = false;
+  running_jobs_.clear();
+  tick_.cancel();
+  alive_ = std::make_shared<bool>(true);  // What is posted was for the job as it was.
+  if (drain_done_) drained();
 }
 
 void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received,
@@ -26,6 +68,9 @@ void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::stri
               std::move(job_id),
               {stream->remote_address()}};
   nodes_.add(agent.addresses.front());
+  const bool is_here = is_loopback(agent.addresses.front());
+  if (!is_here) agent.connection->expect_acknowledgements(kAcknowledged);
+  if (agents_.empty()) ping();
   const auto connection = agent.connection;
   agents_.emplace(id, std::move(agent));
   connection->start([this, id](const std::string& payload) { on_frame(id, payload); },
@@ -33,17 +78,66 @@ void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::stri
 }
 
 void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
-  Agent& agent = agents_.find(id)->second;
+  if (replicas_.contains(id)) {
+    replica_hooks_.frame(payload);
+    return;
+  }
+  const auto found = agents_.find(id);
+  if (found == agents_.end()) return;
+  Agent& agent = found->second;
   Result<wire::AgentMessage> message = wire::decode_agent_message(payload);
   if (!message) {
+    if (take_replica_frame(id, payload)) return;
     log::warning("closing agent {}: {}", agent.connection->remote_address(),
                  message.error().message);
     agent.connection->close_after_writes();
-    return apply(core_.on_disconnect(Clock::now(), id));
+    return apply(core_->on_disconnect(Clock::now(), id));
   }
   if (!may_send(agent, *message)) return;
+  if (stands_by_) return redirect(agent);
   const std::string address = agent.connection->remote_address();
-  apply(core_.on_message(Clock::now(), id, *message, address));
+  note_replica(agent, *message, address);
+  if (stands_by_) return;  // It turned out that another one coordinates.
+  apply(core_->on_message(Clock::now(), id, *message, address));
+}
+
+// A connection of another ddp-run says so by its first frame. It is no agent's from then on.
+bool AgentFront::take_replica_frame(std::uint64_t id, const std::string& payload) {
+  if (!replica_hooks_.frame || !replica_hooks_.frame(payload)) return false;
+  const auto agent = agents_.extract(id);
+  if (agent.empty()) return true;
+  for (const std::string& address : agent.mapped().addresses) {
+    nodes_.remove(address, Clock::now());
+  }
+  replicas_.emplace(id, agent.mapped().connection);
+  return true;
+}
+
+void AgentFront::redirect(Agent& agent) {
+  const auto place = replica_hooks_.coordinator ? replica_hooks_.coordinator() : std::nullopt;
+  if (place) {
+    agent.connection->send(wire::encode(
+        wire::CoordinatorMessage(wire::Moved{.host = place->host, .port = place->port})));
+  }
+  agent.connection->close_after_writes();
+}
+
+void AgentFront::note_replica(Agent& agent, const wire::AgentMessage& message,
+                              const std::string& address) {
+  if (std::holds_alternative<wire::Leave>(message)) agent.has_left = true;
+  const auto* const join = std::get_if<wire::Join>(&message);
+  if (join == nullptr || join->replica_port == 0 || !replica_hooks_.joined) return;
+  agent.replica = join->node_id;
+  replica_hooks_.joined(
+      *join, {.host = join->address.empty() ? address : join->address, .port = join->replica_port});
+}
+
+void AgentFront::forget_replica(const Agent& agent) {
+  if (agent.replica.empty() || !replica_hooks_.gone) return;
+  for (const auto& [id, other] : agents_) {
+    if (other.replica == agent.replica) return;
+  }
+  replica_hooks_.gone(agent.replica, agent.has_left);
 }
 
 // Checks that an agent joins only the job to which it has proved to belong. Notes the address of
@@ -67,10 +161,14 @@ bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
 
 void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   log::info("agent connection {} ended: {}", id, why.message);
-  const auto agent = agents_.find(id);
-  for (const std::string& address : agent->second.addresses) nodes_.remove(address, Clock::now());
-  agents_.erase(agent);
-  apply(core_.on_disconnect(Clock::now(), id));
+  if (replicas_.erase(id) > 0) return;
+  const auto agent = agents_.extract(id);
+  if (agent.empty()) return;
+  for (const std::string& address : agent.mapped().addresses) {
+    nodes_.remove(address, Clock::now());
+  }
+  forget_replica(agent.mapped());
+  if (!stands_by_) apply(core_->on_disconnect(Clock::now(), id));
   if (agents_.empty() && !leaving_) drained();
 }
 
@@ -153,18 +251,28 @@ void AgentFront::perform(const rendezvous::Persist& action) {
 }
 
 void AgentFront::restore(const rendezvous::JobRecord& record) {
-  core_.restore(Clock::now(), record);
+  core_->restore(Clock::now(), record);
   arm_timer();
 }
 
 void AgentFront::arm_timer() {
-  const std::optional<TimePoint> deadline = core_.next_deadline();
+  const std::optional<TimePoint> deadline = core_->next_deadline();
   if (!deadline) return tick_.cancel();
-  tick_.at(*deadline, [this] { apply(core_.on_tick(Clock::now())); });
+  tick_.at(*deadline, [this] { apply(core_->on_tick(Clock::now())); });
+}
+
+void AgentFront::ping() {
+  static const std::string kMessage = wire::encode(wire::CoordinatorMessage(wire::Ping{}));
+  for (const auto& [id, agent] : agents_) {
+    if (!is_loopback(agent.addresses.front())) agent.connection->send(kMessage);
+  }
+  ping_.after(kPing, [this] {
+    if (!agents_.empty()) ping();
+  });
 }
 
 void AgentFront::end_job(const std::string& job_id, int exit_code, const std::string& reason) {
-  apply(core_.end_job(Clock::now(), job_id, exit_code, reason));
+  apply(core_->end_job(Clock::now(), job_id, exit_code, reason));
 }
 
 void AgentFront::drain(std::chrono::milliseconds limit, std::function<void()> done) {
@@ -177,7 +285,7 @@ void AgentFront::leave(const std::string& job_id, const NodeId& node_id, const s
   drain_done_ = std::move(done);
   leaving_ = true;
   drain_limit_.after(limit, [this] { drained(); });
-  apply(core_.leave(Clock::now(), job_id, node_id, reason));
+  apply(core_->leave(Clock::now(), job_id, node_id, reason));
 }
 
 // Posted, because the callback may destroy this object.
@@ -195,6 +303,8 @@ void AgentFront::drained() {
   if (done) done();
 }
 
-std::vector<rendezvous::JobStatus> AgentFront::status() const { return core_.status(Clock::now()); }
+std::vector<rendezvous::JobStatus> AgentFront::status() const {
+  return core_->status(Clock::now());
+}
 
 }  // namespace ddp::server

@@ -13,6 +13,7 @@
 
 #include <asio/io_context.hpp>
 
+#include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/timer.h"
 #include "launcher/rendezvous/rendezvous_core.h"
@@ -34,6 +35,19 @@ class AgentFront {
     std::function<void(RefusalReason why, const std::string& remote)> refused{};
   };
 
+  // For jobs that any of their ddp-runs may coordinate (launcher/replicas). All are called from the
+  // event loop, never from inside another call.
+  struct ReplicaHooks {
+    // The frame came from another ddp-run of the job; false: it is nothing that one says.
+    std::function<bool(const std::string& payload)> frame;
+    // An agent joins whose ddp-run can take over, and is reached there.
+    std::function<void(const wire::Join& join, const HostPort& at)> joined;
+    // Its last connection is gone. `left`: it had said that it leaves.
+    std::function<void(const NodeId& node_id, bool left)> gone;
+    // Where the coordinator is, if it is not here.
+    std::function<std::optional<HostPort>()> coordinator;
+  };
+
   // Stores a job's record, if another coordinator may take over. Both functions call back from the
   // event loop, on the thread of `io`. If they never call back, no later action is carried out.
   struct RecordKeeper {
@@ -51,9 +65,13 @@ class AgentFront {
 
   // From now on, no agent is told of a round or of the job's end before the record is stored. And a
   // coordinator that was replaced, and only sees that its agents are gone, cannot stop a round.
-  void keep_records(RecordKeeper keeper) { keeper_ = std::move(keeper); }
+  void keep_records(RecordKeeper keeper);
   // Takes the record of an earlier coordinator of the job. Call it before any agent joins.
   void restore(const rendezvous::JobRecord& record);
+  void set_replica_hooks(ReplicaHooks hooks) { replica_hooks_ = std::move(hooks); }
+  // Another ddp-run coordinates the job: forgets the job, lets go of its agents, and tells those
+  // that come where the coordinator is. Until keep_records().
+  void stand_by();
 
   // Takes a connection whose preambles are exchanged; `received` are the bytes after the agent's
   // preamble. `job_id`: the only job that the agent may join, if it has proved that it belongs to
@@ -83,10 +101,16 @@ class AgentFront {
     std::string remote;  // ADDRESS:PORT
     std::optional<std::string> job_id;
     std::vector<std::string> addresses;  // Its entries in nodes_.
+    NodeId replica{};                    // Its node, if that can take over.
+    bool has_left = false;
   };
 
   bool may_send(Agent& agent, const wire::AgentMessage& message);
   void on_frame(std::uint64_t id, const std::string& payload);
+  bool take_replica_frame(std::uint64_t id, const std::string& payload);
+  void redirect(Agent& agent);
+  void note_replica(Agent& agent, const wire::AgentMessage& message, const std::string& address);
+  void forget_replica(const Agent& agent);
   void on_closed(std::uint64_t id, const Error& why);
   void apply(std::vector<rendezvous::Action> actions);
   void perform_waiting();
@@ -99,20 +123,25 @@ class AgentFront {
   void perform(const rendezvous::JobFinished& action);
   void perform(const rendezvous::Persist& action);
   void arm_timer();
+  void ping();
   void drained();
   void check_left();
 
   asio::io_context& io_;
   int port_;
   Hooks hooks_;
-  rendezvous::RendezvousCore core_;
+  ReplicaHooks replica_hooks_;
+  std::unique_ptr<rendezvous::RendezvousCore> core_;
   RecordKeeper keeper_;
+  bool stands_by_ = false;
   std::deque<rendezvous::Action> waiting_;  // Wait, in order, until a record is stored.
   bool storing_ = false;                    // The keeper has not called back yet.
   bool confirmed_ = false;                  // The keeper has confirmed the first waiting action.
   std::unordered_map<std::uint64_t, Agent> agents_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> replicas_;
   NodeAddresses nodes_{Duration(60'000)};
   net::Timer tick_;
+  net::Timer ping_;
   net::Timer drain_limit_;
   std::function<void()> drain_done_;
   bool leaving_ = false;  // drain_done_ waits for the actions, not for the agents.

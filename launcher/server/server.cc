@@ -57,6 +57,7 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
              if (callback) callback(job_id, finish);
            },
            [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); }}) {
+  if (options.stands_by) stand_by();
   if (!options.closed_at_first) begin_listening();
 }
 
@@ -65,6 +66,7 @@ Server::~Server() {
 }
 
 void Server::begin_listening() {
+  if (std::exchange(listens_, true)) return;
   listener_->start([this](asio::ip::tcp::socket socket) { welcome(std::move(socket)); });
 }
 
@@ -78,7 +80,13 @@ std::optional<rendezvous::JobStatus> Server::job_status(const std::string& job_i
 void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) {
   agents_.restore(record);
   agents_.keep_records(std::move(keeper));
+  stands_by_ = false;
   begin_listening();
+}
+
+void Server::stand_by() {
+  stands_by_ = true;
+  agents_.stand_by();
 }
 
 Server::Newcomer::Newcomer(Server& server, std::uint64_t id, asio::io_context& io)
@@ -215,6 +223,7 @@ void Server::take_store_client(std::uint64_t id, const std::shared_ptr<net::Byte
   forget(id);
   const std::string address = stream->remote_address();
   const bool is_open = options_.token.empty() && !options_.tls;
+  if (stands_by_) return stream->close();
   if (secure || is_open || is_loopback(address) || agents_.is_node(address)) {
     return store_.adopt(stream, received);
   }

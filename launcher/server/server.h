@@ -55,6 +55,9 @@ struct ServerOptions {
   bool fresh_store_each_round = false;
   // Connections wait without an answer until open() is called.
   bool closed_at_first = false;
+  // Another process coordinates until open() is called: agents are told where, store clients are
+  // closed.
+  bool stands_by = false;
 };
 
 // Lives on one thread, that of `io`.
@@ -75,9 +78,15 @@ class Server {
   DaemonFacts facts() const;
   // Nothing before the first node has joined the job.
   std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const;
-  // For jobs whose coordinator can move (etcd): starts with the record of the earlier coordinator,
-  // and stores new records through `keeper` (see AgentFront). Only with closed_at_first.
+  // For jobs whose coordinator can move: starts with the record of the earlier coordinator, and
+  // stores new records through `keeper` (see AgentFront).
   void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper);
+  void set_replica_hooks(AgentFront::ReplicaHooks hooks) {
+    agents_.set_replica_hooks(std::move(hooks));
+  }
+  // The opposite of open(): another process coordinates. The store stays, because the workers of
+  // the running round may need it, until the next round begins under this daemon.
+  void stand_by();
   // `callback` is called once per job, when the job is over, from the event loop. It may destroy
   // the server. Members may still be reading their `finish`.
   void on_job_finished(JobFinishedCallback callback) { job_finished_ = std::move(callback); }
@@ -126,6 +135,8 @@ class Server {
 
   std::unique_ptr<net::Listener> listener_;
   ServerOptions options_;
+  bool stands_by_ = false;
+  bool listens_ = false;
   JobFinishedCallback job_finished_;
   StoreFront store_;
   LogLimit full_{1, Duration(10'000)};
