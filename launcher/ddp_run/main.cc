@@ -88,6 +88,8 @@ int run_job(const flags::Options& options, plan::JobPlan& plan, hosts::StartedNo
   if (*server) {
     const std::string warning = plan::warning_if_open(plan.spec, plan.bind_address);
     if (!warning.empty()) node::print_notice(warning);
+    const std::string loss = plan::what_its_loss_means(plan);
+    if (plan.spec.notices && !loss.empty()) node::print_notice(loss);
   }
   if (!plan.host && !plan.step_ports.empty()) {
     if (const auto found = slurm::find_step_rendezvous(plan); !found)

@@ -88,6 +88,11 @@ constexpr auto kFlags = std::to_array<Flag>({
      "(http, https), cacert, cert, key (files) and etcd_prefix (default /ddp-run/), but not "
      "is_host. Blanks around keys and values are ignored; other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
+    {kRendezvous, "rdzv-replicas", 0, "N",
+     "how many ddp-runs keep the job's record together, 1 to 7 and odd (default 3 with three nodes "
+     "or more, else 1). With 3, any node may be lost, also the one that hosts the rendezvous; with "
+     "5, two at once. Not with etcd, which keeps the record itself",
+     "--rdzv-replicas 5", true},
     {kRendezvous, "node-rank", 0, "N",
      "rank of this node among the nodes (default: its number in the SLURM step, or decided when "
      "they meet). If --rdzv-backend c10d or etcd is given, it is only a preference; with "

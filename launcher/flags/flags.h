@@ -56,6 +56,7 @@ struct Options {
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
   bool endpoint_is_master = false;   // Node 0 hosts there, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
+  std::optional<int> replicas;       // How many ddp-runs keep the job's record; odd.
   std::string meeting_file;          // store_type=file: the file of --rdzv-endpoint. Empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;

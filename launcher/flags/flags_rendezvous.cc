@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kDefaultRendezvousPort = 29400;
 constexpr int kDefaultMasterPort = 29500;
+constexpr int kMaxReplicas = 7;
 constexpr std::size_t kMaxJobName = 128;
 constexpr int kMaxNodeRank = 999'999;
 
@@ -230,6 +231,19 @@ void check_nodes(FlagReader& reader, const Options& options) {
   }
 }
 
+void read_replicas(FlagReader& reader, Options& options) {
+  options.replicas = reader.value<int>("rdzv-replicas", [](const std::string& text) {
+    return parse_integer(text, 1, kMaxReplicas);
+  });
+  if (!options.replicas) return;
+  const std::string& shown = reader.find("rdzv-replicas")->shown;
+  if (*options.replicas % 2 == 0) {
+    reader.wrong(shown, "an even number of replicas bears no more losses than one less; write {}",
+                 *options.replicas - 1);
+  }
+  if (options.etcd) reader.wrong(shown, "with --rdzv-backend etcd, etcd keeps the job's record");
+}
+
 }  // namespace
 
 void read_rendezvous_flags(FlagReader& reader, Options& options) {
@@ -242,6 +256,7 @@ void read_rendezvous_flags(FlagReader& reader, Options& options) {
   }
   if (const GivenFlag* given = reader.find("rdzv-conf"); given != nullptr)
     read_conf(reader, options, *given);
+  read_replicas(reader, options);
   read_node(reader, options);
   if (options.etcd) check_etcd(reader, options);
   check_nodes(reader, options);

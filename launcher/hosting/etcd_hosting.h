@@ -8,6 +8,7 @@
 
 #include "common/base/result.h"
 #include "launcher/etcd/leadership.h"
+#include "launcher/hosting/moving_hosting.h"
 #include "launcher/plan/job_plan.h"
 #include "launcher/server/server.h"
 
@@ -16,30 +17,17 @@ namespace ddp::hosting {
 // This ddp-run's part in coordinating a job with --rdzv-backend etcd. It reports where the
 // coordinator is. While this ddp-run is the leader, it runs the rendezvous daemon in this process.
 // Everything happens on the thread of `io`.
-class EtcdHosting {
+class EtcdHosting : public MovingHosting {
  public:
-  // All are called from the event loop and must not destroy this object.
-  struct Events {
-    // Where the coordinator is. Called again whenever that changes.
-    std::function<void(const std::string& host, int port)> coordinator;
-    // The job is over, and this ddp-run was its coordinator.
-    std::function<void(const wire::Finish& finish)> job_finished;
-    // This node cannot take part: etcd does not answer or refuses, or the job is over. Gives the
-    // exit status and a line for people. No other event follows.
-    std::function<void(int exit_code, const std::string& why)> failed;
-    std::function<void(const std::string& text)> notice;
-  };
-
-  // plan.etcd is set. Errors are exit_error.
+  // plan.etcd is set. Errors are exit_error. Events::failed comes if etcd does not answer or
+  // refuses, or the job is over.
   static Result<std::unique_ptr<EtcdHosting>> create(asio::io_context& io,
                                                      const plan::JobPlan& plan, Events events);
 
-  void start() { leadership_.start(); }
-  // The daemon; null while another node coordinates.
-  server::Server* server() const { return leadership_.leads() ? server_.get() : nullptr; }
-  // Gives up the leadership; the other nodes go on without this one. Calls back within about a
-  // second.
-  void end(std::function<void()> done);
+  void start() override { leadership_.start(); }
+  server::Server* server() const override { return leadership_.leads() ? server_.get() : nullptr; }
+  bool outlives_this_node() const override { return true; }
+  void end(std::function<void()> done) override;
 
  private:
   EtcdHosting(asio::io_context& io, const plan::JobPlan& plan,

@@ -15,6 +15,8 @@
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
 #include "common/process/this_process.h"
+#include "launcher/hosting/etcd_hosting.h"
+#include "launcher/hosting/replica_hosting.h"
 #include "launcher/node/error_above.h"
 
 namespace ddp::node {
@@ -50,7 +52,8 @@ int Supervisor::run() {
   if (plan_.etcd) {
     start_etcd();
   } else {
-    start_agent();
+    if (plan_.replicas > 1) start_replicas();
+    if (!exit_code_) start_agent();
   }
   io_.run();
   notices_.flush();  // The job is over, so a slow reader delays only this process.
@@ -59,15 +62,26 @@ int Supervisor::run() {
 
 // The agent starts once the coordinator is known.
 void Supervisor::start_etcd() {
-  auto etcd = hosting::EtcdHosting::create(
-      io_, plan_,
-      {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
-       .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
-       .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
-       .notice = [this](const std::string& text) { notice(text); }});
+  auto etcd = hosting::EtcdHosting::create(io_, plan_, hosting_events());
   if (!etcd) return conclude(exit_code_of(etcd.error()), etcd.error().message, "");
-  etcd_ = std::move(*etcd);
-  etcd_->start();
+  moving_ = std::move(*etcd);
+  moving_->start();
+}
+
+// The agent starts at once, because it is known where the coordinator is at first.
+void Supervisor::start_replicas() {
+  auto replicas = hosting::ReplicaHosting::create(io_, plan_, std::move(server_), hosting_events());
+  if (!replicas) return conclude(exit_code_of(replicas.error()), replicas.error().message, "");
+  plan_.spec.replica_port = (*replicas)->port();
+  moving_ = std::move(*replicas);
+  moving_->start();
+}
+
+hosting::MovingHosting::Events Supervisor::hosting_events() {
+  return {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
+          .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
+          .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
+          .notice = [this](const std::string& text) { notice(text); }};
 }
 
 void Supervisor::on_coordinator(const std::string& host, int port) {
@@ -231,9 +245,11 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
     notices_.print(prints_report() && !report.empty() ? report
                                                       : fmt::format("ddp-run: {}", summary));
   }
-  // With etcd, the job goes on without this node, because any node can coordinate.
-  if (server_ && !finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
-  if (server() == nullptr || (etcd_ && !finish_)) return say_farewell();
+  const bool goes_on = job_outlives_this_node() && !finish_;
+  if (server() != nullptr && !goes_on && !finish_) {
+    server()->end_job(plan_.spec.job_id, exit_code, summary);
+  }
+  if (server() == nullptr || goes_on) return say_farewell();
   server()->drain(kDrainLimit, [this] { say_farewell(); });
 }
 
@@ -272,8 +288,8 @@ bool Supervisor::look_after_orphans() {
 
 void Supervisor::say_farewell() {
   if (!look_after_orphans()) return timer_.after(kOrphanLook, [this] { say_farewell(); });
-  if (!etcd_) return io_.stop();
-  etcd_->end([this] { io_.stop(); });
+  if (!moving_) return io_.stop();
+  moving_->end([this] { io_.stop(); });
 }
 
 }  // namespace ddp::node

@@ -15,7 +15,7 @@
 
 #include "common/net/timer.h"
 #include "common/process/life_signs.h"
-#include "launcher/hosting/etcd_hosting.h"
+#include "launcher/hosting/moving_hosting.h"
 #include "launcher/node/agent_process.h"
 #include "launcher/node/notices.h"
 #include "launcher/plan/job_plan.h"
@@ -51,6 +51,8 @@ class Supervisor {
 
  private:
   void start_etcd();
+  void start_replicas();
+  hosting::MovingHosting::Events hosting_events();
   void on_coordinator(const std::string& host, int port);
   void start_agent();
   void on_agent_end(const AgentEnd& end);
@@ -69,7 +71,8 @@ class Supervisor {
   void conclude(const wire::Finish& finish);
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
-  server::Server* server() const { return etcd_ ? etcd_->server() : server_.get(); }
+  server::Server* server() const { return moving_ ? moving_->server() : server_.get(); }
+  bool job_outlives_this_node() const { return moving_ && moving_->outlives_this_node(); }
   bool is_orphan(pid_t pid) const;
   void adopt_orphans();
   bool look_after_orphans();
@@ -79,7 +82,7 @@ class Supervisor {
   asio::io_context& io_;
   plan::JobPlan plan_;
   std::unique_ptr<server::Server> server_;
-  std::unique_ptr<hosting::EtcdHosting> etcd_;  // With --rdzv-backend etcd.
+  std::unique_ptr<hosting::MovingHosting> moving_;  // If the coordinator can move.
   std::unique_ptr<AgentProcess> agent_;
   Notices notices_{STDERR_FILENO};
   asio::signal_set signals_;

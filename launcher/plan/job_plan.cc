@@ -15,6 +15,7 @@ namespace ddp::plan {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
+constexpr int kReplicas = 3;         // One of three may be lost at any moment.
 constexpr std::size_t kIdBytes = 8;  // Of random ids of jobs and nodes.
 
 // The agent has the same working directory today, but nothing guarantees that.
@@ -113,6 +114,14 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
          "(`openssl rand -hex 32` makes one)";
 }
 
+std::string what_its_loss_means(const JobPlan& plan) {
+  if (plan.replicas > 1 || plan.etcd || plan.spec.rules.max_nodes < 2) return {};
+  return fmt::format(
+      "if this node ({}) is lost, the job waits for it; with three nodes or more, or with "
+      "--rdzv-backend etcd, another one takes over",
+      plan.spec.host);
+}
+
 Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& machine) {
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
@@ -147,6 +156,10 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
   if (!options.meeting_file.empty() && plan.bind_address.empty() && !spec.local_addr.empty())
     spec.coordinator_host = spec.local_addr;
+  plan.replicas = options.replicas.value_or(spec.rules.max_nodes >= kReplicas ? kReplicas : 1);
+  if (plan.etcd) plan.replicas = 1;
+  // Any node may be the coordinator, so there is no one name to check.
+  if (plan.replicas > 1) spec.tls_name.clear();
   spec.command = worker_command(options);
   spec.python = python_of(options);
   spec.event_log = absolute_event_log(options.event_log);

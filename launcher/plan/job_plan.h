@@ -26,6 +26,9 @@ struct JobPlan {
   // Set with --rdzv-backend etcd: the coordinator is elected there and may be on any node. spec's
   // coordinator is not known yet.
   std::optional<flags::EtcdSettings> etcd;
+  // How many ddp-runs keep the job's record together, so that any of them can take over the
+  // coordination; 1: only the host has it.
+  int replicas = 1;
   // The file that says where the rendezvous is; spec's coordinator is not known yet. Empty if spec
   // has it.
   std::string meeting_file{};
@@ -53,6 +56,10 @@ inline bool is_guarded(const config::JobSpec& spec) {
 // The warning for a rendezvous bound to `bind_address` if anybody who reaches it can join;
 // otherwise empty.
 std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address);
+
+// What it means if the node that hosts the rendezvous is lost; empty if any other node takes over,
+// or if there is no other.
+std::string what_its_loss_means(const JobPlan& plan);
 
 // Whether this task is not the first of its node. The first task then supervises this one's worker.
 bool is_follower(const flags::Options& options);

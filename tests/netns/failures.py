@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Trains on nodes that are network namespaces, while failures happen to them; see README.md beside this file.
 
-usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--seed S] [--keep]
+usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--in-turn N] [--nodes N] [--seed S] [--keep]
+
+--in-turn N: each node in turn is killed, cut off or stopped, and comes back; the table has the seconds from each fault to the next step
+of the others. --nodes is the number of nodes (3).
 """
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -24,11 +28,9 @@ FULL = os.environ.get("DDP_TEST_FULL") == "1"
 # Longer than the lease of 5 s and the time in which a node that is back may rejoin.
 PAST_THE_LEASE_S = 7
 PORT = 29400  # In namespaces of their own, where nobody else is.
-NODES = 3
 # All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "64", "--batch-size", "16",
             "--epochs", "4", "--threads", "1", "--log-every", "1"]
-TRAINING_STEPS = 4 * 3072 // (16 * NODES)  # With one worker on each node; with more of them fewer.
 # Steps of a few milliseconds; between two faults there are about a hundred of them, in a row of few faults perhaps far more.
 CHAOS_TRAINING = ["--model", "toy", "--train-samples", "6000", "--epochs", "100000", "--batch-size", "5", "--optimizer", "adam",
                   "--threads", "1", "--log-every", "10"]
@@ -39,9 +41,13 @@ parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
 parser.add_argument("--kinds", default=None)
 parser.add_argument("--chaos", type=int, nargs="?", const=100 if FULL else 5)
+parser.add_argument("--in-turn", type=int, default=None)
+parser.add_argument("--nodes", type=int, default=3)
 parser.add_argument("--seed", type=int, default=None)
 parser.add_argument("--keep", action="store_true", help="keep the logs")
 args = parser.parse_args()
+NODES = args.nodes
+TRAINING_STEPS = 4 * 3072 // (16 * NODES)  # With one worker on each node; with more of them fewer.
 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
 # What happens to whole nodes is the same with one worker each, and starting them is most of the work.
 WORKERS_EACH = 2 if FULL or args.chaos is not None or args.kinds else 1
@@ -56,17 +62,19 @@ class Cluster:
     daemon: the rendezvous runs in a process of its own on node 0, and not in that node's ddp-run.
     """
 
-    def __init__(self, net, name, training, flags=(), daemon=False):
+    def __init__(self, net, name, training, flags=(), daemon=False, least=NODES, checkpoints=True):
         self.net, self.folder = net, base / name
         self.folder.mkdir()
         self.daemon = None
         if daemon:
             self.start_daemon()
-        self.command = [str(args.bin_dir / "ddp-run"), "--nnodes", str(NODES), "--nproc-per-node", str(WORKERS_EACH),
+        self.command = [str(args.bin_dir / "ddp-run"), "--nnodes", f"{least}:{NODES}", "--nproc-per-node", str(WORKERS_EACH),
                         "--rdzv-endpoint", f"{netns.address(0)}:{PORT}", "--rdzv-id", name, "--max-restarts", "100000",
                         "--max-no-progress", "0", "--join-timeout", str(LIMIT_S), "--shutdown-timeout", "5",
                         "--progress-timeout", "4", *flags, str(args.bin_dir / "ddp-train"), *training,
-                        "--checkpoint-dir", str(self.folder / "checkpoints"), "--summary", str(self.folder / "summary.json")]
+                        "--summary", str(self.folder / "summary.json")]
+        if checkpoints:
+            self.command += ["--checkpoint-dir", str(self.folder / "checkpoints")]
         if daemon:
             self.command[1:1] = ["--rdzv-conf", "is_host=false"]
         self.nodes = [self.start_node(node) for node in range(NODES)]
@@ -104,6 +112,14 @@ class Cluster:
 
     def await_step(self, step):
         jobs.wait_until(lambda: self.step() >= step or not self.running(), LIMIT_S, f"step {step}\n" + self.logs())
+
+    def round(self):
+        """The newest one that a coordinator has begun."""
+        return max((int(number) for node in self.nodes + self.gone
+                    for number in re.findall(r": round (\d+) begins", node.log_path.read_text(errors="replace"))), default=-1)
+
+    def await_round(self, number):
+        jobs.wait_until(lambda: self.round() >= number, LIMIT_S, f"round {number}\n{self.logs()}")
 
     def await_progress(self, limit_s=LIMIT_S):
         """Until rank 0 has made a step that it had not made before, or the job is over."""
@@ -185,9 +201,9 @@ def agent_stopped(cluster):
                 pass
 
 
-def node_killed(cluster):
-    """ddp-run itself, of a node that does not host the rendezvous; the scheduler starts it again."""
-    node = draw.randrange(1, NODES)
+def node_killed(cluster, node=None):
+    """ddp-run itself, of any node; the scheduler starts it again."""
+    node = cluster.any_node() if node is None else node
     cluster.nodes[node].processes()
     cluster.nodes[node].process.kill()
     cluster.nodes[node].process.wait()
@@ -196,12 +212,23 @@ def node_killed(cluster):
 
 
 def host_killed(cluster):
-    """ddp-run of the node that hosts the rendezvous: the coordinator is lost and comes back empty."""
-    cluster.nodes[0].processes()
-    cluster.nodes[0].process.kill()
-    cluster.nodes[0].process.wait()
-    jobs.wait_until(lambda: not cluster.nodes[0].left_behind(), 5, "what ddp-run of node 0 left behind")
-    cluster.replace(0)
+    """ddp-run of the node that hosts the rendezvous at first: another node coordinates from then on."""
+    node_killed(cluster, 0)
+
+
+def host_cut(cluster):
+    cable_cut(cluster, 0)
+
+
+def host_stopped(cluster):
+    """ddp-run of the first node, for longer than it takes to elect another coordinator. Its agent and workers go on."""
+    os.kill(cluster.nodes[0].process.pid, signal.SIGSTOP)
+    time.sleep(3)
+    os.kill(cluster.nodes[0].process.pid, signal.SIGCONT)
+
+
+def host_half_open(cluster):
+    half_open(cluster, 0)
 
 
 def daemon_killed(cluster):
@@ -212,25 +239,30 @@ def daemon_killed(cluster):
     cluster.start_daemon()
 
 
-def cable_cut(cluster):
+def cable_cut(cluster, node=None):
     """For longer than the lease, then mended."""
-    node = draw.randrange(1, NODES)
+    node = cluster.any_node() if node is None else node
     cluster.net.cut(node)
     time.sleep(PAST_THE_LEASE_S)
     cluster.net.mend(node)
 
 
-def cable_loose(cluster):
-    """For less than the lease: nobody is lost."""
-    node = draw.randrange(1, NODES)
-    cluster.net.cut(node)
-    time.sleep(draw.uniform(0.1, 0.6))
-    cluster.net.mend(node)
+def silence(cluster):
+    """Of a switch, for less than a second: nobody is lost. The interfaces notice nothing; with them, ARP would take a second."""
+    node = cluster.any_node()
+    others = [other for other in range(NODES) if other != node]
+    for other in others:
+        cluster.net.deafen(node, other)
+        cluster.net.deafen(other, node)
+    time.sleep(draw.uniform(0.1, 0.4))
+    for other in others:
+        cluster.net.hear_again(node, other)
+        cluster.net.hear_again(other, node)
 
 
-def half_open(cluster):
+def half_open(cluster, node=None):
     """What the node says does not arrive, what others say to it does."""
-    node = draw.randrange(1, NODES)
+    node = cluster.any_node() if node is None else node
     for other in range(NODES):
         if other != node:
             cluster.net.deafen(node, other)
@@ -242,7 +274,7 @@ def half_open(cluster):
 
 def slow_link(cluster):
     """Is no failure."""
-    node = draw.randrange(1, NODES)
+    node = cluster.any_node()
     cluster.net.limit(node, 20)
     time.sleep(2)
     cluster.net.unlimit(node)
@@ -261,11 +293,12 @@ def during_recovery(cluster):
 
 
 KINDS = {kind.__name__: kind for kind in (worker_killed, worker_stopped, agent_killed, agent_stopped, node_killed, host_killed,
-                                          daemon_killed, cable_cut, cable_loose, half_open, slow_link, two_at_once,
-                                          during_recovery)}
+                                          host_cut, host_stopped, host_half_open, daemon_killed, cable_cut, silence,
+                                          half_open, slow_link, two_at_once, during_recovery)}
 # Those that differ most; agent_job_test, ddp_run_nodes_test and others have the rest on one machine.
-FEW_KINDS = ["host_killed", "daemon_killed", "cable_loose"] + [draw.choice(["cable_cut", "half_open", "agent_stopped"])]
-CHAOS = [worker_killed, worker_killed, worker_killed, agent_killed, agent_killed, node_killed, host_killed, cable_loose,
+FEW_KINDS = ["host_killed", "host_cut", "host_stopped", "daemon_killed", "silence",
+             draw.choice(["cable_cut", "half_open", "host_half_open", "agent_stopped"])]
+CHAOS = [worker_killed, worker_killed, worker_killed, agent_killed, agent_killed, node_killed, host_killed, silence,
          two_at_once, during_recovery]
 
 
@@ -325,13 +358,53 @@ def run_chaos(net, faults):
     compare(f"chaos, {faults} faults", cluster, summary, expected)
 
 
+def run_in_turn(net, turns):
+    """Any number of workers gives the same bytes, so the others go on at once with those that are left."""
+    training = [*CHAOS_TRAINING, "--logical-world-size", str(NODES), "--max-steps", "100000000"]
+    # Without checkpoints: rank 0 holds the lock of their folder, here also while its node is cut off.
+    cluster = Cluster(net, "turns", training, ["--rdzv-conf", "last_call_timeout=60"], least=NODES - 1, checkpoints=False)
+    seconds = {}
+    try:
+        for turn in range(turns):
+            node, kind = turn % NODES, ("killed", "cut off", "stopped")[turn // NODES % 3]
+            cluster.await_progress()
+            began, before = time.monotonic(), cluster.round()
+            pids = cluster.nodes[node].processes()
+            if kind == "killed":
+                cluster.nodes[node].kill()
+            elif kind == "cut off":
+                cluster.net.cut(node)
+            else:
+                for pid in pids:
+                    signal_one([pid], signal.SIGSTOP)
+            cluster.await_round(before + 1)
+            cluster.await_progress()
+            seconds.setdefault((kind, node), []).append(time.monotonic() - began)
+            print(f"turn {turn}: node {node} {kind}: {seconds[kind, node][-1]:.2f} s", flush=True)
+            if kind == "killed":
+                cluster.replace(node)
+            elif kind == "cut off":
+                cluster.net.mend(node)
+            else:
+                for pid in pids:
+                    signal_one([pid], signal.SIGCONT)
+            cluster.await_round(before + 2)  # With all nodes.
+            time.sleep(1)  # They have a majority of voters again.
+    finally:
+        cluster.end()
+    for kind, node in sorted(seconds):
+        print(f"{kind}, node {node}: {', '.join(f'{each:.2f}' for each in seconds[kind, node])} s")
+
+
 def main():
     reason = netns.reason_to_skip()
     if reason:
         print(f"skipped: {reason}")
         sys.exit(SKIPPED)
     with netns.network("ddp-test", NODES) as net:
-        if args.chaos is not None:
+        if args.in_turn is not None:
+            run_in_turn(net, args.in_turn)
+        elif args.chaos is not None:
             run_chaos(net, args.chaos)
         else:
             run_kinds(net, args.kinds.split(",") if args.kinds else KINDS if FULL else FEW_KINDS)

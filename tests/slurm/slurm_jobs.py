@@ -200,15 +200,20 @@ def a_killed_worker_starts_again(slurm, folder):
 
 
 def a_killed_node_is_done_without(slurm, folder):
-    job = Job(slurm, folder, "srun", "--no-kill", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "1",
-              "--shutdown-timeout", "2", *script(
-                  "echo ${$} > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
-    wait_for_files(folder, ["here.0.0", "here.1.0", "here.2.0"])
-    slurm.kill_node("n3")
-    jobs.wait_until(lambda: lines_with(job.out, r"\d of \d") == ["0 of 2", "1 of 2"], LIMIT_S, "two nodes that go on")
-    job.wait()
-    slurm.start_node("n3")
-    jobs.wait_until(slurm.all_idle, LIMIT_S, "three nodes again")
+    """Any node, also the first one, which hosts the rendezvous."""
+    for node in ("n3", "n1"):
+        own = folder / node
+        own.mkdir()
+        job = Job(slurm, own, "srun", "--no-kill", "--export=ALL,DDP_LOG_LEVEL=info", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "1",
+                  "--shutdown-timeout", "2", *script(
+                      "echo ${$} > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
+        wait_for_files(own, ["here.0.0", "here.1.0", "here.2.0"])
+        jobs.wait_until(lambda: "3 of its ddp-runs keep its record" in job.err, LIMIT_S, "three replicas")
+        slurm.kill_node(node)
+        jobs.wait_until(lambda: lines_with(job.out, r"\d of \d") == ["0 of 2", "1 of 2"], LIMIT_S, "two nodes that go on")
+        job.wait()
+        slurm.start_node(node)
+        jobs.wait_until(slurm.all_idle, LIMIT_S, "three nodes again")
 
 
 # ---- batch jobs ----

@@ -67,6 +67,8 @@ inline const std::vector<FlagRow> kFlagRows{
      {"--rdzv-endpoint=e", "--rdzv-id=j"}},
     {"rdzv-conf", "join_timeout=7", "rdzv-c", "join_timeout",
      "'join_timeout' is not KEY=VALUE; write for example join_timeout=60,is_host=true"},
+    {"rdzv-replicas", "3", "rdzv-r", "2",
+     "an even number of replicas bears no more losses than one less; write 1"},
     {"node-rank", "1", "nod", "x", "not a whole number from -1 to 999999", kTwoNodes},
     {"master-addr", "m", "master-a", "m:1",
      "not a host name or address; the port goes into --master-port"},

@@ -267,7 +267,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--rdzv", "a"},
               2,
               "--rdzv: could be --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf, "
-              "--rdzv-token-file; write "
+              "--rdzv-replicas, --rdzv-token-file; write "
               "more of the name"},
         Wrong{{"--standalone=1", "a"},
               2,

@@ -1,0 +1,180 @@
+#include "launcher/hosting/replica_hosting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <asio/post.hpp>
+
+#include "common/base/exit_error.h"
+#include "common/log/log.h"
+#include "launcher/hosting/hosting.h"
+#include "launcher/machine/machine.h"
+
+namespace ddp::hosting {
+namespace {
+
+constexpr Duration kTick{20};
+// How long the other nodes may take to learn that this one leaves, and then to elect another
+// coordinator.
+constexpr std::chrono::milliseconds kLeaveLimit{5'000};
+constexpr Duration kHandOverLimit{2'000};
+
+}  // namespace
+
+Result<std::unique_ptr<ReplicaHosting>> ReplicaHosting::create(
+    asio::io_context& io, const plan::JobPlan& plan, std::unique_ptr<server::Server> server,
+    Events events) {
+  auto tls = load_tls(plan.spec);
+  if (!tls) return tls.error();
+  const bool founds = server != nullptr;
+  if (!founds) {
+    server::ServerOptions options;
+    options.token = plan.spec.rdzv_token;
+    options.tls = *tls;
+    options.fresh_store_each_round = true;
+    options.stands_by = true;
+    auto own = server::Server::listen(io, options);
+    if (!own) return exit_error(kExitInvalidValue, "{}", own.error().message);
+    server = std::move(*own);
+  }
+  return std::unique_ptr<ReplicaHosting>(
+      new ReplicaHosting(io, plan, std::move(server), founds, std::move(*tls), std::move(events)));
+}
+
+ReplicaHosting::ReplicaHosting(asio::io_context& io, const plan::JobPlan& plan,
+                               std::unique_ptr<server::Server> server, bool founds,
+                               std::shared_ptr<const net::TlsContext> tls, Events events)
+    : io_(io),
+      spec_(plan.spec),
+      founds_(founds),
+      events_(std::move(events)),
+      server_(std::move(server)),
+      at_(own_place(plan, server_->port(), founds)),
+      links_(io,
+             {.token = spec_.rdzv_token,
+              .job_id = spec_.job_id,
+              .tls = std::move(tls),
+              .tls_name = {}},
+             [this](const HostPort& peer) { replica_.on_closed(Clock::now(), peer); }),
+      replica_(replicas::member_id(spec_.node_id), at_,
+               {.job_id = spec_.job_id,
+                .raft = {.seed = static_cast<std::uint32_t>(replicas::member_id(spec_.node_id))},
+                .voters = plan.replicas,
+                .endpoint = {.host = spec_.coordinator_host, .port = spec_.coordinator_port}},
+               replica_events()),
+      tick_(io) {}
+
+// Where the other nodes reach this one: at the address by which it reaches the endpoint.
+HostPort ReplicaHosting::own_place(const plan::JobPlan& plan, int port, bool founds) {
+  std::string host = plan.spec.local_addr;
+  if (host.empty()) {
+    host =
+        founds ? plan.spec.coordinator_host : machine::source_address(plan.spec.coordinator_host);
+  }
+  return {.host = host.empty() ? "127.0.0.1" : host, .port = port};
+}
+
+replicas::JobReplica::Events ReplicaHosting::replica_events() {
+  return {.send =
+              [this](const HostPort& to, const replicas::ReplicaMessage& message) {
+                links_.send(to, replicas::encode(message));
+              },
+          .won = [this](const rendezvous::JobRecord& record) { on_won(record); },
+          .lost = [this] { server_->stand_by(); },
+          .moved =
+              [this](const HostPort& at) {
+                told_ = true;
+                events_.coordinator(at.host, at.port);
+              }};
+}
+
+server::AgentFront::ReplicaHooks ReplicaHosting::hooks() {
+  return {.frame =
+              [this](const std::string& payload) {
+                const auto message = replicas::decode_replica_message(payload);
+                if (!message || message->job_id != spec_.job_id) return false;
+                replica_.receive(Clock::now(), *message);
+                return true;
+              },
+          .joined =
+              [this](const wire::Join& join, const HostPort& at) {
+                replica_.on_joined(Clock::now(), replicas::member_id(join.node_id), at,
+                                   join.last_round);
+              },
+          .gone =
+              [this](const NodeId& node_id, bool left) {
+                replica_.on_gone(Clock::now(), replicas::member_id(node_id), left);
+              },
+          .coordinator = [this] { return replica_.coordinator(); }};
+}
+
+void ReplicaHosting::start() {
+  server_->set_replica_hooks(hooks());
+  server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
+    if (job_id != spec_.job_id) return;
+    over_ = true;
+    events_.job_finished(finish);
+  });
+  if (founds_) {
+    replica_.found(Clock::now());
+  } else {
+    replica_.join(Clock::now());
+  }
+  tick();
+}
+
+void ReplicaHosting::log_voters() {
+  if (!replica_.is_settled()) return;
+  const auto servers = replica_.servers();
+  const auto voters = std::count_if(servers.begin(), servers.end(),
+                                    [](const auto& server) { return server.votes; });
+  if (std::exchange(voters_, voters) == voters) return;
+  log::info("job {}: {} of its ddp-runs keep its record", spec_.job_id, voters);
+}
+
+void ReplicaHosting::tick() {
+  replica_.tick(Clock::now());
+  log_voters();
+  if (end_by_ && (!replica_.leads() || Clock::now() >= *end_by_)) return finish_end();
+  tick_.after(kTick, [this] { tick(); });
+}
+
+void ReplicaHosting::on_won(const rendezvous::JobRecord& record) {
+  const auto later = [this](const std::function<void()>& what) { asio::post(io_, what); };
+  server_->open(record, {.store =
+                             [this, later](const rendezvous::JobRecord& next,
+                                           const std::function<void()>& stored) {
+                               replica_.store(next, [later, stored] { later(stored); });
+                             },
+                         .confirm =
+                             [this, later](const std::function<void()>& done) {
+                               replica_.confirm([later, done] { later(done); });
+                             }});
+  if (!told_ && founds_) return;  // The agent knows this address.
+  events_.coordinator(at_.host, at_.port);
+  events_.notice("this node coordinates the job from now on");
+  if (!record.finished) return;
+  over_ = true;
+  events_.job_finished(record.result);
+}
+
+void ReplicaHosting::end(std::function<void()> done) {
+  ended_ = std::move(done);
+  if (over_ || !replica_.leads() || !replica_.has_successor()) return finish_end();
+  // First, the others learn that this node leaves. Otherwise the next coordinator would count it as
+  // lost.
+  server_->leave(spec_.job_id, spec_.node_id, fmt::format("node {} left", spec_.host), kLeaveLimit,
+                 [this] { hand_over(); });
+}
+
+void ReplicaHosting::hand_over() {
+  replica_.hand_over();
+  end_by_ = Clock::now() + kHandOverLimit;
+}
+
+void ReplicaHosting::finish_end() {
+  tick_.cancel();
+  if (const auto done = std::exchange(ended_, nullptr)) done();
+}
+
+}  // namespace ddp::hosting

@@ -1,0 +1,169 @@
+// Jobs of three nodes: any of them may be lost, the one that hosts the rendezvous, too.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/process/ddp_run_fixture.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class DdpRunReplicas : public DdpRunTest {
+ protected:
+  // Stays until there is a file "go", but ends at once in the last round. Says where it was.
+  Process& start_node(const std::string& nnodes, const Arguments& more = {}) {
+    Arguments arguments{
+        "--nnodes",  nnodes, "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_),
+        "--rdzv-id", "job",  "--last-call",     "30"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.push_back(script_);
+    return start(arguments,
+                 {{"LAST_ROUND", std::to_string(last_round_)}, {"DDP_LOG_LEVEL", "info"}});
+  }
+  static bool coordinates(Process& node) {
+    return node.err().find("coordinates the job from now on") != std::string::npos;
+  }
+  // Until the loss of any node can be borne.
+  bool await_replicas(const std::vector<Process*>& nodes) {
+    return wait_until([&] {
+      return std::any_of(nodes.begin(), nodes.end(), [this](Process* node) {
+        const std::string said = node->err();
+        const auto last = said.rfind(" of its ddp-runs keep its record");
+        return last != std::string::npos && last > 0 &&
+               said[last - 1] == static_cast<char>('0' + keep_record_);
+      });
+    });
+  }
+  void await_round(int round, int workers) {
+    for (int rank = 0; rank < workers; ++rank) {
+      pid_in("pid." + std::to_string(rank) + "." + std::to_string(round));
+    }
+  }
+  // The first one hosts the rendezvous.
+  std::vector<Process*> start_nodes(int count, const std::string& nnodes,
+                                    const Arguments& more = {}) {
+    std::vector<Process*> nodes{&start_node(nnodes, more)};
+    EXPECT_TRUE(nodes[0]->complains("missing")) << nodes[0]->err();
+    while (static_cast<int>(nodes.size()) < count) nodes.push_back(&start_node(nnodes, more));
+    await_round(0, count);
+    if (keep_record_ > 1) {
+      EXPECT_TRUE(await_replicas(nodes)) << said();
+    }
+    return nodes;
+  }
+
+  int last_round_ = 1;
+  int keep_record_ = 3;
+  const int port_ = free_port();
+  const std::string script_ =
+      folder_.script("worker.sh",
+                     "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
+                     "echo round $DDP_ROUND restarts $TORCHELASTIC_RESTART_COUNT\n"
+                     "[ $DDP_ROUND = $LAST_ROUND ] && exit 0\n"
+                     "while [ ! -f $OUT/go ]; do sleep 0.05; done\n");
+};
+
+TEST_F(DdpRunReplicas, TheFirstNodeMayBeKilled) {
+  const auto nodes = start_nodes(3, "2:3", {"--max-restarts", "1"});
+  nodes[0]->kill(SIGKILL);
+  for (const int node : {1, 2}) {
+    EXPECT_EQ(nodes[node]->wait(), 0) << nodes[node]->err();
+    EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 1")) << nodes[node]->err();
+  }
+  EXPECT_TRUE(coordinates(*nodes[1]) || coordinates(*nodes[2])) << said();
+}
+
+// Nobody is lost, so the round goes on under the new coordinator.
+TEST_F(DdpRunReplicas, ARoundOutlivesItsCoordinator) {
+  const auto nodes = start_nodes(3, "3");
+  // Its agent and worker go on, and are told of the new coordinator when it does, too.
+  nodes[0]->kill(SIGSTOP);
+  ASSERT_TRUE(wait_until([&] { return coordinates(*nodes[1]) || coordinates(*nodes[2]); }))
+      << said();
+  nodes[0]->kill(SIGCONT);
+  folder_.write("go", "");
+  for (Process* node : nodes) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), Not(HasSubstr("round 1"))) << said();
+  }
+}
+
+// Leaving is not closing, also for the node that hosts the rendezvous.
+TEST_F(DdpRunReplicas, TheFirstNodeMayLeave) {
+  const auto nodes = start_nodes(3, "2:3");
+  nodes[0]->kill(SIGTERM);
+  EXPECT_EQ(nodes[0]->wait(), 128 + SIGTERM) << nodes[0]->err();
+  for (const int node : {1, 2}) {
+    EXPECT_EQ(nodes[node]->wait(), 0) << nodes[node]->err();
+    EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 0")) << nodes[node]->err();
+  }
+}
+
+// It takes itself for the first of a job until it hears of the one that goes on.
+TEST_F(DdpRunReplicas, TheFirstNodeComesBack) {
+  const auto nodes = start_nodes(3, "3", {"--max-restarts", "1"});
+  nodes[0]->kill(SIGKILL);
+  Process& again = start_node("3", {"--max-restarts", "1"});
+  for (Process* node : {nodes[1], nodes[2], &again}) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), HasSubstr("round 1 restarts 1")) << said();
+  }
+}
+
+// Others get the votes of those that are lost.
+TEST_F(DdpRunReplicas, OneCoordinatorAfterTheOtherMayBeLost) {
+  last_round_ = 2;
+  auto nodes = start_nodes(5, "2:5", {"--max-restarts", "2"});
+  nodes[0]->kill(SIGKILL);
+  nodes.erase(nodes.begin());
+  await_round(1, 4);
+  // A new coordinator begins with the voters that it finds, and says so.
+  ASSERT_TRUE(wait_until([&] {
+    return std::any_of(nodes.begin(), nodes.end(),
+                       [](Process* node) { return coordinates(*node); });
+  }));
+  ASSERT_TRUE(await_replicas(nodes)) << said();
+  std::erase_if(nodes, [](Process* node) {
+    if (!coordinates(*node)) return false;
+    node->kill(SIGKILL);
+    return true;
+  });
+  ASSERT_EQ(nodes.size(), 3u) << said();
+  for (Process* node : nodes) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), HasSubstr("round 2 restarts 2")) << said();
+  }
+}
+
+// Then only the host has the job's record, as with two nodes.
+TEST_F(DdpRunReplicas, CanBeTurnedOff) {
+  keep_record_ = 1;
+  const auto nodes = start_nodes(
+      3, "2:3", {"--max-restarts", "1", "--rdzv-replicas", "1", "--coordinator-timeout", "2"});
+  EXPECT_THAT(nodes[0]->err(), HasSubstr("is lost, the job waits for it"));
+  nodes[0]->kill(SIGKILL);
+  for (const int node : {1, 2}) {
+    EXPECT_NE(nodes[node]->wait(), 0);
+    EXPECT_THAT(nodes[node]->err(), HasSubstr("did not come back within 2 s"));
+  }
+}
+
+TEST_F(DdpRunReplicas, ImpossibleNumbersAreRefused) {
+  for (const auto& [number, hint] :
+       {std::pair("2", "write 1"), std::pair("8", "1"), std::pair("none", "none")}) {
+    const Finished job = run_job(
+        {"--nnodes", "3", "--rdzv-endpoint", "127.0.0.1:1", "--rdzv-replicas", number, "true"});
+    EXPECT_NE(job.status, 0);
+    EXPECT_THAT(job.err, HasSubstr("--rdzv-replicas")) << job.err;
+    EXPECT_THAT(job.err, HasSubstr(hint)) << job.err;
+  }
+}
+
+}  // namespace
+}  // namespace ddp::test
