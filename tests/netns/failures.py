@@ -223,7 +223,8 @@ def host_cut(cluster):
 def host_stopped(cluster):
     """ddp-run of the first node, for longer than it takes to elect another coordinator. Its agent and workers go on."""
     os.kill(cluster.nodes[0].process.pid, signal.SIGSTOP)
-    time.sleep(3)
+    jobs.wait_until(lambda: not cluster.running() or any("coordinates the job from now on" in node.log_path.read_text(errors="replace")
+                                                         for node in cluster.nodes), LIMIT_S, f"another coordinator\n{cluster.logs()}")
     os.kill(cluster.nodes[0].process.pid, signal.SIGCONT)
 
 

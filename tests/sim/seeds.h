@@ -2,8 +2,11 @@
 
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string_view>
+
+#include <gtest/gtest.h>
 
 namespace ddp::sim {
 
@@ -35,6 +38,14 @@ inline bool parse_seeds(int argc, char** argv, Seeds& seeds) {
     }
   }
   return argc % 2 == 1;
+}
+
+// What main() of a simulation's test does.
+inline int run_tests(int argc, char** argv, Seeds& seeds) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (parse_seeds(argc, argv, seeds)) return RUN_ALL_TESTS();
+  std::fprintf(stderr, "usage: %s [--seed N | --seeds N --from N]\n", argv[0]);
+  return 2;
 }
 
 }  // namespace ddp::sim

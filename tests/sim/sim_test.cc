@@ -102,11 +102,4 @@ TEST(Simulation, OneSeedHasOneHistory) {
 }  // namespace
 }  // namespace ddp::sim
 
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  if (!ddp::sim::parse_seeds(argc, argv, ddp::sim::options)) {
-    std::fprintf(stderr, "usage: %s [--seed N | --seeds N --from N]\n", argv[0]);
-    return 2;
-  }
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return ddp::sim::run_tests(argc, argv, ddp::sim::options); }

@@ -4,7 +4,6 @@
 //   store_sim_test --seed N           one seed, with its history on standard output
 //   store_sim_test --seeds N --from M seeds M .. M + N - 1, for long runs
 #include <cstdint>
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -59,11 +58,4 @@ TEST(StoreSimulation, EveryHistoryIsTheModels) {
 }  // namespace
 }  // namespace ddp::sim
 
-int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
-  if (!ddp::sim::parse_seeds(argc, argv, ddp::sim::options)) {
-    std::fprintf(stderr, "usage: %s [--seed N | --seeds N --from N]\n", argv[0]);
-    return 2;
-  }
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return ddp::sim::run_tests(argc, argv, ddp::sim::options); }
