@@ -28,7 +28,7 @@ struct ReplicaOptions {
   RaftOptions raft;
   int voters = 3;  // How many members decide; odd.
   // Where new nodes look for the rendezvous.
-  HostPort endpoint;
+  HostPort endpoint{};
   // A voter that does not answer keeps its vote this long.
   Duration absence{1'000};
   // How often the coordinator tells those who may not know that it is the coordinator.

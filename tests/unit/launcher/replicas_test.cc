@@ -307,6 +307,113 @@ TEST(RaftMembers, EndsWhileSomethingIsAsked) {
   group.end(1);
 }
 
+// ---- acting in office ----
+
+// A coordinator and two others, whose messages the test delivers.
+class Office {
+ public:
+  Office() {
+    for (const MemberId id : {1, 2, 3}) {
+      replicas_[id] = std::make_unique<JobReplica>(
+          id, HostPort{.host = "n", .port = static_cast<int>(id)},
+          ReplicaOptions{.job_id = "job", .raft = {.seed = static_cast<std::uint32_t>(id)}},
+          JobReplica::Events{.send =
+                                 [this](const HostPort& to, const ReplicaMessage& message) {
+                                   on_its_way_.emplace_back(to.port, message);
+                                 },
+                             .won = [](const rendezvous::JobRecord&) {},
+                             .lost = [] {},
+                             .moved = [](const HostPort&) {}});
+    }
+    replicas_[1]->found(now_);
+    for (const MemberId id : {2, 3}) {
+      replicas_[id]->join(now_);
+      replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
+    }
+    for (int i = 0; i < 50; ++i) pass(Duration(20));
+  }
+  JobReplica& coordinator() { return *replicas_[1]; }
+  void deliver() {
+    while (!on_its_way_.empty()) {
+      const auto [to, message] = on_its_way_.front();
+      on_its_way_.pop_front();
+      replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+    }
+  }
+  void stand_still(Duration time) { now_ += time; }
+  // The coordinator sends what libraft has kept back for the next heartbeat.
+  void beat() {
+    now_ += Duration(120);
+    replicas_[1]->tick(now_);
+  }
+  // One turn of everybody.
+  void pass(Duration time) {
+    now_ += time;
+    for (const auto& [id, replica] : replicas_) replica->tick(now_);
+    deliver();
+  }
+  // What others have received and answered, but the coordinator has not.
+  void let_others_answer() {
+    std::deque<std::pair<int, ReplicaMessage>> answers;
+    while (!on_its_way_.empty()) {
+      const auto [to, message] = on_its_way_.front();
+      on_its_way_.pop_front();
+      if (to == 1) {
+        answers.emplace_back(to, message);
+      } else {
+        replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+      }
+    }
+    on_its_way_ = answers;
+  }
+  bool is_silent() const { return on_its_way_.empty(); }
+  void receive_one() {
+    const auto [to, message] = on_its_way_.front();
+    on_its_way_.pop_front();
+    replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+  }
+
+ private:
+  TimePoint now_{Duration(1'000'000)};
+  std::map<MemberId, std::unique_ptr<JobReplica>> replicas_;
+  std::deque<std::pair<int, ReplicaMessage>> on_its_way_;
+};
+
+rendezvous::JobRecord record_of(Round next_round) {
+  rendezvous::JobRecord record;
+  record.job_id = "job";
+  record.next_round = next_round;
+  return record;
+}
+
+TEST(Coordinators, ActWhenAMajorityHasAnswered) {
+  Office office;
+  ASSERT_TRUE(office.coordinator().is_settled());
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  office.beat();
+  EXPECT_FALSE(stored);
+  office.deliver();
+  EXPECT_TRUE(stored);
+}
+
+// Another one may lead by then.
+TEST(Coordinators, AskAgainIfTheAnswerComesLate) {
+  Office office;
+  ASSERT_TRUE(office.coordinator().is_settled());
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  office.beat();
+  office.let_others_answer();
+  office.stand_still(Duration(670));
+  ASSERT_FALSE(office.is_silent());
+  office.receive_one();
+  EXPECT_FALSE(stored);
+  office.beat();
+  office.deliver();
+  EXPECT_TRUE(stored);
+}
+
 TEST(MemberIds, DifferByNode) {
   EXPECT_NE(member_id("0011223344556677"), member_id("0011223344556678"));
   EXPECT_NE(member_id(""), 0u);
