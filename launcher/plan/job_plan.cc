@@ -117,8 +117,8 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
 std::string what_its_loss_means(const JobPlan& plan) {
   if (plan.replicas > 1 || plan.etcd || plan.spec.rules.max_nodes < 2) return {};
   return fmt::format(
-      "if this node ({}) is lost, the job waits for it; with three nodes or more, or with "
-      "--rdzv-backend etcd, another one takes over",
+      "if this node ({}) is lost, the job waits --coordinator-timeout for it and then ends; with "
+      "three nodes or more, or with --rdzv-backend etcd, another one takes over",
       plan.spec.host);
 }
 
