@@ -60,6 +60,15 @@ def identity(pid):
     return None if fields[0] in "ZX" else fields[19]
 
 
+def send(pid, number):
+    """Whether the process was there."""
+    try:
+        os.kill(pid, number)
+        return True
+    except ProcessLookupError:
+        return False
+
+
 WRITER = "ddp-checkpoint"
 
 
@@ -75,6 +84,8 @@ class Node:
 
     def processes(self):
         """pids of this node: itself and all processes below; remembers them, to find leftovers after it has ended."""
+        if self.process.returncode is not None:
+            return []  # Another process may have its pid.
         pids = [self.process.pid] + descendants(self.process.pid)
         for pid in pids:
             born = identity(pid)
@@ -108,7 +119,7 @@ class Node:
 
     def kill(self):
         """SIGKILL to the whole node: after a failed test, and for tests in which the machine is lost."""
-        for pid in self.processes():
+        for pid in self.processes() or self.alive():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -28,6 +28,17 @@ def inside(namespace, *command):
     return ["ip", "netns", "exec", namespace, *command]
 
 
+def is_in(pid, namespace):
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino == namespace
+    except OSError:
+        return False
+
+
+def tc(namespace, *words):
+    subprocess.run(inside(namespace, "tc", *words), check=True)
+
+
 def address(node):
     return ADDRESS.format(node + 1)
 
@@ -89,12 +100,28 @@ class Network:
         """Limits the node's link to this rate in each direction."""
         burst = max(LEAST_BURST, int(mbit * 1e6 / 8 * BURST_S))
         for namespace, device in ((self.names[node], "eth0"), (self.switch, f"port{node}")):
-            subprocess.run(inside(namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
-                                  "burst", str(burst), "latency", "100ms"), check=True)
+            tc(namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst", str(burst),
+               "latency", "100ms")
+
+    def lose(self, node, share):
+        """Loses this share of the packets that the node sends, one by one. The kernels of small machines lack netem; this is a
+        BPF program: load a random number; modulo 1000; compare; drop (2) or go on."""
+        program = f"5,32 0 0 4294963256,148 0 0 1000,53 1 0 {round(share * 1000)},6 0 0 2,6 0 0 4294967295"
+        tc(self.names[node], "qdisc", "replace", "dev", "eth0", "clsact")
+        tc(self.names[node], "filter", "replace", "dev", "eth0", "egress", "pref", "1", "handle", "1", "protocol", "all", "bpf",
+              "da", "bytecode", program)
+
+    def lose_nothing(self, node):
+        tc(self.names[node], "qdisc", "del", "dev", "eth0", "clsact")
+
+    def processes(self, node):
+        """Of the node's namespace, zombies excepted."""
+        namespace = os.stat(f"/run/netns/{self.names[node]}").st_ino
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_in(pid, namespace)]
 
     def unlimit(self, node):
         for namespace, device in ((self.names[node], "eth0"), (self.switch, f"port{node}")):
-            subprocess.run(inside(namespace, "tc", "qdisc", "del", "dev", device, "root"), check=True)
+            tc(namespace, "qdisc", "del", "dev", device, "root")
 
 
 @contextlib.contextmanager
