@@ -18,6 +18,7 @@
 #include "launcher/hosting/etcd_hosting.h"
 #include "launcher/hosting/replica_hosting.h"
 #include "launcher/node/error_above.h"
+#include "launcher/node/scratch_claim.h"
 
 namespace ddp::node {
 namespace {
@@ -95,11 +96,15 @@ void Supervisor::on_coordinator(const std::string& host, int port) {
 }
 
 void Supervisor::start_agent() {
+  scratch_ = claim_scratch_folder(plan_.spec.node_id);
   plan_.spec.successor = lost_agents_ > 0;
   auto agent = AgentProcess::start(
       io_, agent_program(), plan_.spec, [this](const AgentEnd& end) { on_agent_end(end); },
       plan_.tasks_fd);
-  if (!agent) return conclude(kExitInternal, agent.error().message, "");
+  if (!agent) {
+    config::remove_scratch_folder(config::scratch_folder(plan_.spec.node_id));
+    return conclude(kExitInternal, agent.error().message, "");
+  }
   agent_ = std::move(*agent);
   if (std::exchange(checkpoint_wanted_, false)) want_checkpoint();
 }

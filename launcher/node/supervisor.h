@@ -13,6 +13,7 @@
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 
+#include "common/base/unique_fd.h"
 #include "common/net/timer.h"
 #include "common/process/life_signs.h"
 #include "launcher/hosting/moving_hosting.h"
@@ -83,6 +84,7 @@ class Supervisor {
   plan::JobPlan plan_;
   std::unique_ptr<server::Server> server_;
   std::unique_ptr<hosting::MovingHosting> moving_;  // If the coordinator can move.
+  UniqueFd scratch_;  // Holds the lock of this node's scratch folder.
   std::unique_ptr<AgentProcess> agent_;
   Notices notices_{STDERR_FILENO};
   asio::signal_set signals_;
