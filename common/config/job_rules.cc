@@ -11,7 +11,6 @@ namespace ddp::config {
 namespace {
 
 constexpr std::int64_t kTimeLimitMs = 1'000LL * 60 * 60 * 24 * 365;
-constexpr int kNodesLimit = 65'536;
 
 struct Rule {
   const char* member;  // In JSON.

@@ -29,6 +29,8 @@ struct JobRules {
 void to_json(nlohmann::json& json, const JobRules& rules);
 void from_json(const nlohmann::json& json, JobRules& rules);  // An absent member gets its default.
 
+// The largest number of nodes.
+inline constexpr int kNodesLimit = 1'000'000;
 // The largest value of --max-restarts and --max-no-progress.
 inline constexpr int kMaxRestartsLimit = 1'000'000;
 

@@ -11,12 +11,12 @@
 
 #include "common/base/exit_error.h"
 #include "common/base/parse_number.h"
+#include "common/config/job_rules.h"
 #include "launcher/machine/accelerators.h"
 
 namespace ddp::flags {
 namespace {
 
-constexpr int kMaxNodes = 1'000'000;
 constexpr int kMaxWorkers = 4096;
 constexpr double kMaxSeconds = 1e9;
 
@@ -94,10 +94,10 @@ Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed) {
 
 Result<std::pair<int, int>> parse_node_range(std::string_view text) {
   const auto colon = text.find(':');
-  const auto minimum = parse_integer(text.substr(0, colon), 1, kMaxNodes);
+  const auto minimum = parse_integer(text.substr(0, colon), 1, config::kNodesLimit);
   const auto maximum = colon == std::string_view::npos
                            ? minimum
-                           : parse_integer(text.substr(colon + 1), 1, kMaxNodes);
+                           : parse_integer(text.substr(colon + 1), 1, config::kNodesLimit);
   if (!minimum || !maximum) {
     return invalid("not a number of nodes; write N or MIN:MAX, for example 2 or 2:4");
   }

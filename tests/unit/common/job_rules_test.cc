@@ -79,7 +79,7 @@ TEST(JobRules, WhatNobodyCanMeanIsNamed) {
     return out_of_range(rules);
   };
   EXPECT_EQ(complaint([](JobRules& r) { r.max_nodes = 0; }),
-            "the largest number of nodes is 0; it must be from 1 to 65536");
+            "the largest number of nodes is 0; it must be from 1 to 1000000");
   EXPECT_EQ(complaint([](JobRules& r) { r.min_nodes = 9; }),
             "the smallest number of nodes is 9; it must be from 1 to 4");
   EXPECT_EQ(complaint([](JobRules& r) { r.max_restarts = -1; }),
