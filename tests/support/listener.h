@@ -13,17 +13,23 @@ namespace ddp::test {
 // A listening socket on a free port of the loopback interface that accepts no connection by itself.
 class ListeningSocket {
  public:
-  ListeningSocket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* generic = reinterpret_cast<sockaddr*>(&address);
+  // With AF_INET6 at ::1, or at all addresses of both families.
+  explicit ListeningSocket(int family = AF_INET, bool all = false)
+      : fd_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = all ? in6addr_any : in6addr_loopback;
+    const bool is_v4 = family == AF_INET;
+    socklen_t size = is_v4 ? sizeof(v4) : sizeof(v6);
+    auto* generic = is_v4 ? reinterpret_cast<sockaddr*>(&v4) : reinterpret_cast<sockaddr*>(&v6);
     if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, 64) != 0 ||
         ::getsockname(fd_, generic, &size) != 0) {
       throw std::runtime_error("no listening socket");
     }
-    port_ = ntohs(address.sin_port);
+    port_ = ntohs(is_v4 ? v4.sin_port : v6.sin6_port);
   }
   ~ListeningSocket() { ::close(fd_); }
   ListeningSocket(const ListeningSocket&) = delete;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -68,14 +69,21 @@ class RawClient {
       std::array<char, 65'536> buffer;
       const std::size_t wanted = std::min(buffer.size(), count - out.size());
       const ssize_t got = ::recv(fd_, buffer.data(), wanted, 0);
+      if (got < 0) error_ = errno;
       if (got <= 0) break;
       out.append(buffer.data(), static_cast<std::size_t>(got));
     }
     return out;
   }
 
+  // Of the last receive(): ECONNRESET if the server has reset the connection, else 0.
+  int error() const { return error_; }
+
   // Everything until the server closes.
   std::string receive_all() { return receive(std::size_t{1} << 40); }
+
+  // Says that nothing more will be sent, and goes on to receive.
+  void finish() { ::shutdown(fd_, SHUT_WR); }
 
   // True if the server closes without sending anything more.
   bool is_closed_by_peer() {
@@ -104,6 +112,7 @@ class RawClient {
   }
 
   int fd_;
+  int error_ = 0;
 };
 
 }  // namespace ddp::test
