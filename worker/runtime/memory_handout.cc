@@ -13,6 +13,7 @@
 #include "common/base/random_hex.h"
 #include "common/process/abstract_socket.h"
 #include "common/process/descriptor_passing.h"
+#include "common/process/user_gate.h"
 
 namespace ddp::runtime {
 namespace {
@@ -20,18 +21,14 @@ namespace {
 constexpr std::size_t kNameBytes = 16;
 constexpr int kBacklog = 512;
 constexpr char kGreeting = 'm';
+// At most this many strangers are turned away in a row, so that a flood of them holds up nobody.
+constexpr int kStrangersAtOnce = 256;
+constexpr int kConnectPauseMs = 1;
 
 std::string errno_text() { return std::generic_category().message(errno); }
 
 UniqueFd unix_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-bool is_own_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
 }
 
 int milliseconds_until(TimePoint deadline) {
@@ -52,11 +49,15 @@ Result<MemoryHandout> MemoryHandout::open(UniqueFd memory) {
 
 int MemoryHandout::serve(Duration limit) {
   int served = 0;
+  int strangers = 0;
   pollfd entry{socket_.get(), POLLIN, 0};
   while (::poll(&entry, 1, served > 0 ? 0 : static_cast<int>(limit.count())) > 0) {
     const UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!peer) break;
-    if (!is_own_user(peer.get())) continue;
+    if (!is_own_users(peer.get())) {
+      if (++strangers == kStrangersAtOnce) break;
+      continue;
+    }
     // A fresh socket has room for one byte.
     if (send_with_descriptors(peer.get(), {&kGreeting, 1}, {&memory_, 1}) == 1) ++served;
   }
@@ -66,11 +67,17 @@ int MemoryHandout::serve(Duration limit) {
 Result<UniqueFd> take_memory(const std::string& name, TimePoint deadline) {
   const UniqueFd socket = unix_socket();
   if (!socket) return make_error(Errc::kIo, "a Unix socket cannot be made: {}", errno_text());
-  if (connect_abstract(socket.get(), name) != 0) {
+  int failed = connect_abstract(socket.get(), name);
+  // The queue of those who wait to be served is full, for example of strangers.
+  while (failed != 0 && errno == EAGAIN && Clock::now() < deadline) {
+    ::poll(nullptr, 0, kConnectPauseMs);
+    failed = connect_abstract(socket.get(), name);
+  }
+  if (failed != 0) {
     return make_error(Errc::kIo, "the rank that made the memory cannot be reached: {}",
                       errno_text());
   }
-  if (!is_own_user(socket.get())) {
+  if (!is_own_users(socket.get())) {
     return make_error(Errc::kProtocol, "another user answers for the rank that made the memory");
   }
   pollfd entry{socket.get(), POLLIN, 0};

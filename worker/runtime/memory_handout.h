@@ -8,8 +8,8 @@
 
 namespace ddp::runtime {
 
-// Gives a descriptor to other processes of this user on this machine, over a Unix socket whose name
-// cannot be guessed. One thread.
+// Gives a descriptor to other processes of this user on this machine, over a Unix socket. Other
+// users may find its name in /proc/net/unix, but are not served. One thread.
 class MemoryHandout {
  public:
   // kIo with errno's text.

@@ -145,11 +145,8 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
 
 void PeerLinks::accept(std::vector<Connected>& connected) {
   if (!listener_) return;
-  for (;;) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) break;
+  for (UniqueFd& fd : transport::accept_some(listener_.get(), gate_))
     visitors_.push_back({std::move(fd), {}, 0});
-  }
   for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
     const Greeting greeting = read_hello(*visitor);
     if (greeting == Greeting::kIncomplete) {

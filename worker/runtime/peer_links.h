@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/unique_fd.h"
+#include "common/process/user_gate.h"
 #include "worker/runtime/meeting.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/topology.h"
@@ -85,6 +87,7 @@ class PeerLinks {
   Rank rank_;
   int world_size_;
   UniqueFd listener_;
+  std::optional<UserGate> gate_;
   std::uint64_t token_ = 0;
   std::map<Rank, Attempt> wanted_;
   std::set<Rank> accepted_;

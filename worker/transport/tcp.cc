@@ -189,8 +189,7 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
     const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 1000;
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
     if ((entries[0].revents & POLLIN) != 0) {
-      if (UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); fd)
-        visitors.push_back({std::move(fd)});
+      for (UniqueFd& fd : accept_some(fd_.get(), gate_)) visitors.push_back({std::move(fd)});
     }
     for (auto visitor = visitors.begin(); visitor != visitors.end();) {
       const Visit visit = read_preamble(*visitor);

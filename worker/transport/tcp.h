@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/process/user_gate.h"
 #include "worker/transport/data_engine.h"
 #include "worker/transport/link.h"
 
@@ -48,6 +50,7 @@ class TcpListener {
   UniqueFd fd_;
   int port_;
   std::uint64_t token_;
+  std::optional<UserGate> gate_;
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and

@@ -23,6 +23,7 @@ namespace ddp::transport {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr int kAcceptAtOnce = 64;  // So that a flood of connections does not hold up what is there.
 constexpr int kUserTimeoutMs = 30'000;
 // Limits the bytes in flight between two sockets of one host, so that they stay in the caches. The
 // kernel would let them grow to megabytes, which go out to memory and back: 20 MB then take about
@@ -154,6 +155,21 @@ Result<UniqueFd> listen_anywhere() {
   sockaddr_in v4{};
   v4.sin_family = AF_INET;
   return listen_on(reinterpret_cast<const sockaddr*>(&v4), sizeof(v4));
+}
+
+std::vector<UniqueFd> accept_some(int listener, std::optional<UserGate>& gate) {
+  std::vector<UniqueFd> accepted;
+  for (int i = 0; i < kAcceptAtOnce; ++i) {
+    UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) break;
+    if (!gate) gate.emplace();
+    if (admits(gate->judge(fd.get()))) {
+      accepted.push_back(std::move(fd));
+    } else {
+      cut(std::move(fd));
+    }
+  }
+  return accepted;
 }
 
 Result<int> local_port(int fd) {

@@ -1,17 +1,23 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/process/user_gate.h"
 
 // Blocking steps with a deadline, for setting up links. The sockets themselves are non-blocking.
 namespace ddp::transport {
 
 Result<UniqueFd> listen_anywhere();
 Result<int> local_port(int fd);
+// Accepts connections that wait at a listening socket, some at a time. Those of other users of this
+// machine are cut. `gate` is made when it is needed.
+std::vector<UniqueFd> accept_some(int listener, std::optional<UserGate>& gate);
 // `address` is numeric. A peer that refuses or cannot be reached is an error at once, a silent one
 // at the deadline.
 Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint deadline);

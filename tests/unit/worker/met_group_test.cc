@@ -1,18 +1,25 @@
 // Groups of processes that meet at a store: who shares memory, and how they end.
 #include "worker/runtime/met_group.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "common/process/abstract_socket.h"
 #include "common/store/file_store.h"
 #include "tests/support/forked_ranks.h"
+#include "tests/support/other_user.h"
 #include "tests/support/process.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/temp_dir.h"
@@ -90,6 +97,38 @@ TEST(MemoryHandout, GivesTheDescriptorToWhoeverKnowsTheName) {
   const auto unknown = take_memory("ddp-memory-unknown", Clock::now() + 1s);
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message, HasSubstr("cannot be reached"));
+}
+
+TEST(MemoryHandout, AnotherUserGetsNothingAndHoldsUpNobody) {
+  if (const char* why = test::no_other_user()) GTEST_SKIP() << why;
+  auto handout = MemoryHandout::open(UniqueFd(::memfd_create("test", MFD_CLOEXEC)));
+  ASSERT_TRUE(handout);
+  int full[2];
+  ASSERT_EQ(::pipe(full), 0);
+  // As many as the kernel lets wait.
+  test::OtherUser flood([&] {
+    std::vector<UniqueFd> waiting;
+    do {
+      waiting.emplace_back(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    } while (waiting.size() < 1'000 &&
+             connect_abstract(waiting.back().get(), handout->name()) == 0);
+    if (::write(full[1], "x", 1) != 1) ::_exit(2);
+    pollfd first{waiting.front().get(), POLLIN, 0};
+    char byte = 0;
+    ::poll(&first, 1, 20'000);
+    ::_exit(::recv(first.fd, &byte, 1, 0) > 0 ? 1 : 0);
+  });
+  char byte = 0;
+  ASSERT_EQ(::read(full[0], &byte, 1), 1);
+  std::optional<Result<UniqueFd>> taken;
+  std::thread taker([&] { taken.emplace(take_memory(handout->name(), Clock::now() + 20s)); });
+  int served = 0;
+  while (served == 0) served = handout->serve(1s);
+  taker.join();
+  EXPECT_EQ(served, 1);
+  EXPECT_TRUE(*taken) << taken->error().message;
+  EXPECT_EQ(flood.wait(), 0);
+  for (const int fd : full) ::close(fd);
 }
 
 class MetGroupTest : public testing::Test {

@@ -6,6 +6,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/shm_layout.h"
 #include "tests/support/inproc.h"
+#include "tests/support/other_user.h"
 #include "worker/transport/tcp.h"
 #include "worker/transport/tcp_sockets.h"
 
@@ -184,6 +186,30 @@ TEST(Tcp, JoinsTheRightRankAndTurnsOthersAway) {
   std::byte got{};
   while (accepted->front()->receive_some(&got, 1) == 0) std::this_thread::yield();
   EXPECT_EQ(got, byte);
+}
+
+// Even if it knows the token, which only the workers can read.
+TEST(Tcp, AnotherUserIsTurnedAwayAndHoldsUpNobody) {
+  if (const char* why = test::no_other_user()) GTEST_SKIP() << why;
+  if (const UserGate gate; gate.blind()) GTEST_SKIP() << gate.blind()->message;
+  auto listener = std::move(transport::TcpListener::open()).value();
+  const std::string endpoint = listener->endpoint({"127.0.0.1"});
+  test::OtherUser other([&] {
+    std::vector<UniqueFd> silent;
+    const int port = std::stoi(endpoint.substr(endpoint.find(';') + 1));
+    for (int i = 0; i < 300; ++i) {
+      auto socket = transport::connect_socket("127.0.0.1", port, in(seconds(20)));
+      if (socket) silent.push_back(std::move(*socket));  // Or else it was cut already.
+    }
+    ::_exit(transport::connect_link(endpoint, identity_of(3), in(seconds(20))) ? 1 : 0);
+  });
+  Result<std::vector<std::unique_ptr<transport::Link>>> accepted =
+      make_error(Errc::kNotFound, "nothing yet");
+  std::thread accepting([&] { accepted = listener->accept({identity_of(3)}, in(seconds(30))); });
+  EXPECT_EQ(other.wait(), 0);
+  auto connected = transport::connect_link(endpoint, identity_of(3), in(seconds(30)));
+  accepting.join();
+  EXPECT_TRUE(connected && accepted);
 }
 
 TEST(Tcp, DeadlinesNameTheRank) {
