@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "common/process/this_process.h"
+#include "common/process/user_gate.h"
 
 namespace ddp::agent {
 namespace {
 
-bool is_own_users(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-         peer.uid == ::geteuid();
-}
+// The others wait for the next turn of the event loop.
+constexpr int kAtOnce = 64;
 
 }  // namespace
 
@@ -35,7 +32,7 @@ void TaskHosts::wait() {
 }
 
 void TaskHosts::accept_all() {
-  for (;;) {
+  for (int i = 0; i < kAtOnce; ++i) {
     UniqueFd socket(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) break;
     if (!is_own_users(socket.get())) continue;

@@ -27,6 +27,7 @@
 #include "common/process/descendants.h"
 #include "common/process/descriptor_passing.h"
 #include "common/process/this_process.h"
+#include "common/process/user_gate.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 
@@ -198,11 +199,7 @@ class TaskSession {
 UniqueFd connect_to(const std::string& name) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connect_abstract(socket.get(), name) != 0) return UniqueFd();
-  // Any user of the node may have bound this name.
-  ucred peer{};
-  socklen_t peer_size = sizeof(peer);
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) != 0 ||
-      peer.uid != ::geteuid()) {
+  if (!is_own_users(socket.get())) {
     errno = EACCES;
     return UniqueFd();
   }

@@ -13,7 +13,8 @@ namespace ddp::node {
 //
 // The place is an abstract unix socket address, which the kernel frees with its last holder, so no
 // file is left after a SIGKILL. The result is empty without --node-rank, and also if the
-// predecessor stays; the coordinator then refuses this node.
+// predecessor stays; the coordinator then refuses this node. It is empty at once if another user
+// has taken the name of the place.
 UniqueFd wait_for_predecessor(const config::JobSpec& spec, Duration limit = Duration(5'000));
 
 }  // namespace ddp::node

@@ -12,6 +12,7 @@
 
 #include "common/process/abstract_socket.h"
 #include "common/process/spawn_settings.h"
+#include "common/process/user_gate.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 
@@ -65,6 +66,7 @@ void dismiss_tasks(const UniqueFd& door, int exit_code, int count, Duration limi
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
       return;
     }
+    if (!is_own_users(task.get())) continue;
     // A task sends its greeting at once; a connection without one is not a task.
     if (!readable(task.get(), std::min(deadline, Clock::now() + Duration(200)))) continue;
     read_all(task.get());
