@@ -63,7 +63,8 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
             {.token = spec_.rdzv_token,
              .job_id = spec_.job_id,
              .tls = std::move(start.tls),
-             .tls_name = spec_.tls_name},
+             .tls_name = spec_.tls_name,
+             .any_user = spec_.any_user},
             {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
              [this](const std::string& why) {
                tell([this, why](TimePoint now) { return core_.on_connect_failed(now, why); });
@@ -258,7 +259,7 @@ void AgentShell::on_parent_lost() {
 void AgentShell::listen_for_health_checks() {
   const char* port = std::getenv("TORCHELASTIC_HEALTH_CHECK_PORT");
   if (port == nullptr || *port == '\0') return;
-  auto health = HealthCheck::listen(io_, port, [this] {
+  auto health = HealthCheck::listen(io_, port, spec_.any_user, [this] {
     return fmt::format("{{\"status\":\"alive\",\"job\":{},\"round\":{},\"workers\":{}}}",
                        wire::dump_json(spec_.job_id), processes_.round(), processes_.running());
   });

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <charconv>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -15,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/net/timer.h"
+#include "common/process/user_gate.h"
 
 namespace ddp::agent {
 namespace {
@@ -89,8 +91,10 @@ struct HealthCheck::State : std::enable_shared_from_this<HealthCheck::State> {
           if (!self) return;
           self->accepting = false;
           // Workers that are started meanwhile must not inherit the connection.
-          if (!error) {
-            ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+          if (!error) ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
+          if (!error && self->gate && !admits(self->gate->judge(socket.native_handle()))) {
+            cut(UniqueFd(socket.release()));
+          } else if (!error) {
             std::make_shared<Request>(std::move(socket), self)->begin();
           } else if (error == asio::error::operation_aborted) {
             return;
@@ -102,6 +106,7 @@ struct HealthCheck::State : std::enable_shared_from_this<HealthCheck::State> {
   asio::io_context& io;
   tcp::acceptor acceptor;
   std::function<std::string()> status;
+  std::optional<UserGate> gate;  // Nothing if any user is answered.
   int asked = 0;
   bool accepting = false;
 };
@@ -121,7 +126,7 @@ int HealthCheck::port() const {
 }
 
 Result<HealthCheck> HealthCheck::listen(asio::io_context& io, const std::string& port,
-                                        std::function<std::string()> status) {
+                                        bool any_user, std::function<std::string()> status) {
   unsigned short number = 0;
   const auto [rest, failed] = std::from_chars(port.data(), port.data() + port.size(), number);
   if (failed != std::errc() || rest != port.data() + port.size()) {
@@ -132,6 +137,7 @@ Result<HealthCheck> HealthCheck::listen(asio::io_context& io, const std::string&
   }
   auto state = std::make_shared<State>(io);
   state->status = std::move(status);
+  if (!any_user) state->gate.emplace();
   std::error_code error;
   const auto listen_at = [&](const tcp::endpoint& endpoint) {
     error.clear();

@@ -16,10 +16,11 @@ namespace ddp::agent {
 // barrier does. Lives on the thread of `io`.
 class HealthCheck {
  public:
-  // Listens on all addresses of the machine. `status` returns the text. kInvalidArgument if `port`
+  // Listens on all addresses of the machine. `status` returns the text. Connections of other users
+  // of this machine are cut, unless `any_user`. kInvalidArgument if `port`
   // is not a port, kIo if it cannot listen there. The message also says that ddp-run goes on
   // without health checks.
-  static Result<HealthCheck> listen(asio::io_context& io, const std::string& port,
+  static Result<HealthCheck> listen(asio::io_context& io, const std::string& port, bool any_user,
                                     std::function<std::string()> status);
   HealthCheck(HealthCheck&&) noexcept;
   HealthCheck& operator=(HealthCheck&&) noexcept;

@@ -36,6 +36,8 @@ struct JobSpec {
   TlsFiles tls{};  // None: the rendezvous is reached by plain TCP.
   // The name that the rendezvous's certificate must hold; empty: that of any node of the job.
   std::string tls_name{};
+  // Processes of other users of this machine are let in, too, and a rendezvous of theirs is joined.
+  bool any_user = false;
 
   JobRules rules;
   // Names of all nodes, from --hosts or SLURM, to tell which nodes are missing. Empty: not known.

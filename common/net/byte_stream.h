@@ -75,6 +75,7 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
     return host_and_port(address_text(remote_.address()), remote_.port());
   }
   asio::io_context& io() { return io_; }
+  int descriptor() const { return socket_.get(); }
 
  private:
   ByteStream(asio::io_context& io, asio::ip::tcp::socket socket, const Options& options);

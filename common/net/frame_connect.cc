@@ -10,6 +10,7 @@
 #include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/socket_options.h"
+#include "common/process/user_gate.h"
 #include "common/wire/frame.h"
 
 namespace ddp::net {
@@ -47,6 +48,7 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
   void check_preamble();
   void go_on_with_handshake(std::string_view bytes);
   void expire();
+  bool is_strangers() const;
   void adopt(std::string_view rest);
   void finish(Result<std::shared_ptr<FrameConnection>> result);
   void foreign();
@@ -126,8 +128,9 @@ void ConnectAttempt::on_closed(const Error& why) {
     return finish(Error{why.code, fmt::format("{}: {}", where, why.message)});
   }
   finish(make_error(Errc::kPeerLost,
-                    "{} closed the connection without an answer: it is going down, or it is not a "
-                    "ddp-run rendezvous of this version",
+                    "{} closed the connection without an answer: it is going down, it is not a "
+                    "ddp-run rendezvous of this version, or it is another user's on this machine "
+                    "(--any-user)",
                     where));
 }
 
@@ -148,7 +151,22 @@ void ConnectAttempt::go_on_with_handshake(std::string_view bytes) {
   if (handshake->done()) adopt(handshake->rest());
 }
 
+// Whoever took the port first answers there, and would tell the workers with whom to share their
+// data. It has answered, so the system knows whose it is.
+bool ConnectAttempt::is_strangers() const {
+  if (credentials.any_user || handshake || credentials.tls) return false;
+  UserGate gate;
+  return gate.judge(stream->descriptor()) == UserGate::Verdict::kOtherUser;
+}
+
 void ConnectAttempt::adopt(std::string_view rest) {
+  if (is_strangers()) {
+    return finish(
+        make_error(Errc::kProtocol,
+                   "{} is in use by another user of this machine; choose another endpoint, "
+                   "or trust that user with --any-user",
+                   where));
+  }
   finish(FrameConnection::adopt(std::exchange(stream, nullptr), rest));
 }
 

@@ -22,6 +22,9 @@ struct Credentials {
   std::string job_id{};
   std::shared_ptr<const TlsContext> tls{};  // Null: none.
   std::string tls_name{};                   // As TlsContext::client() takes it.
+  // Whether a rendezvous of another user of this machine will do, if neither token nor TLS proves
+  // that it is the job's.
+  bool any_user = false;
 };
 
 // One rendezvous connection (PROTOCOL.md): frames out, frames in. Everything, callbacks included,
@@ -48,7 +51,8 @@ class FrameConnection {
   // name once. Retrying is up to the caller.
   //   kPeerLost  nobody listens, the host is unreachable, or it closed without an answer
   //   kTimeout   no connection within `timeout`
-  //   kProtocol  connected, but no rendezvous answers within `timeout`: another program's port
+  //   kProtocol  connected, but no rendezvous answers within `timeout`: another program's port; or
+  //              one of another user of this machine does
   //   kNotFound  the name does not resolve
   //   permission_denied (std::errc)  one side could not prove to the other that it belongs to the
   //              job; asking again with the same credentials gives the same answer

@@ -68,15 +68,20 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
 Result<std::string> ask_status(const HostPort& endpoint) {
   const TimePoint deadline = Clock::now() + kLimit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);
+  constexpr const char* kIsItYours =
+      "is a job running there, is that the port of its --rdzv-endpoint, and is it yours? Another "
+      "user's job on this machine answers only with --any-user";
   auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
   if (!socket) {
-    return exit_error(kExitJoinTimeout,
-                      "nothing answers at {}: {}; is a job running there, and is that the port of "
-                      "its --rdzv-endpoint?",
-                      name, socket.error().message);
+    return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name,
+                      socket.error().message, kIsItYours);
   }
   auto page = hosting::get_page(*socket, "/status", name, deadline);
   if (page && *page) return std::move(**page);
+  if (!page && page.error().code == Errc::kPeerLost) {
+    return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name, page.error().message,
+                      kIsItYours);
+  }
   return exit_error(kExitPortInUse,
                     "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
                     name, page ? "it has no page /status" : page.error().message);

@@ -120,6 +120,18 @@ std::string job_text(const json& job) {
   return out + table(rows);
 }
 
+// Connections that were not let in, by the reasons of /metrics.
+std::string refused_text(const json& status) {
+  std::string text;
+  const auto refused = status.find("refused");
+  if (refused == status.end()) return text;
+  for (const auto& [reason, count] : refused->items()) {
+    text += fmt::format("{} {} {}", text.empty() ? "refused:" : ",", count.get<std::int64_t>(),
+                        terminal::harmless(reason));
+  }
+  return text.empty() ? text : text + "\n";
+}
+
 }  // namespace
 
 Result<std::string> status_text(std::string_view page) {
@@ -129,13 +141,14 @@ Result<std::string> status_text(std::string_view page) {
     for (const json& job : status.at("jobs")) out += job_text(job) + "\n";
     if (out.empty()) out = "no job has joined yet\n\n";
     const json& store = status.at("store");
-    return out + fmt::format("store: {}, {} bytes, {} ({} wait), {}; {} in all\n",
-                             counted(store.at("keys").get<std::int64_t>(), "key"),
-                             store.at("bytes").get<std::int64_t>(),
-                             counted(store.at("connections").get<std::int64_t>(), "client"),
-                             store.at("waits").get<std::int64_t>(),
-                             counted(store.at("requests").get<std::int64_t>(), "request"),
-                             counted(status.at("connections").get<std::int64_t>(), "connection"));
+    out += fmt::format("store: {}, {} bytes, {} ({} wait), {}; {} in all\n",
+                       counted(store.at("keys").get<std::int64_t>(), "key"),
+                       store.at("bytes").get<std::int64_t>(),
+                       counted(store.at("connections").get<std::int64_t>(), "client"),
+                       store.at("waits").get<std::int64_t>(),
+                       counted(store.at("requests").get<std::int64_t>(), "request"),
+                       counted(status.at("connections").get<std::int64_t>(), "connection"));
+    return out + refused_text(status);
   } catch (const json::exception& error) {
     return make_error(Errc::kProtocol, "its answer is not the status of jobs ({})", error.what());
   }

@@ -124,6 +124,11 @@ constexpr auto kFlags = std::to_array<Flag>({
      true},
     {kRendezvous, "tls-ca", 0, "FILE",
      "certificate of the authority that signs the certificates of all nodes", "", true},
+    {kRendezvous, "any-user", 0, "",
+     "let in processes of other users of this machine, too, such as workers that change their "
+     "user, or a Prometheus that runs here, and join a rendezvous of another user; else only this "
+     "user and root are let in",
+     "", true},
 
     {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
      "ddp-run -m pkg.train --lr 1"},

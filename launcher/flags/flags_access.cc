@@ -1,5 +1,5 @@
 // Flags that say who may join the job: --rdzv-token-file, DDP_RDZV_TOKEN, --tls-cert, --tls-key,
-// --tls-ca.
+// --tls-ca, --any-user.
 #include "launcher/flags/flags_access.h"
 
 #include <array>
@@ -55,6 +55,7 @@ void read_tls_flags(FlagReader& reader, config::TlsFiles& out) {
 void read_access_flags(FlagReader& reader, Options& options) {
   read_token_flags(reader, options);
   read_tls_flags(reader, options.tls);
+  options.spec.any_user = reader.has("any-user");
 }
 
 Result<Secret> job_token(const Options& options) {

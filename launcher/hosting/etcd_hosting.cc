@@ -106,6 +106,7 @@ std::optional<etcd::Leader> EtcdHosting::listen() {
   options.bind_address = is_loopback(address) ? address : "";
   options.token = spec_.rdzv_token;
   options.tls = tls_;
+  options.any_user = spec_.any_user;
   options.fresh_store_each_round = true;
   options.closed_at_first = true;
   auto server = server::Server::listen(io_, options);

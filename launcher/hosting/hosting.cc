@@ -25,7 +25,11 @@ Result<void> probe(asio::io_context& io, const config::JobSpec& spec,
   std::optional<Result<void>> answer;
   net::FrameConnection::connect(
       io, host, spec.coordinator_port,
-      {.token = spec.rdzv_token, .job_id = spec.job_id, .tls = tls, .tls_name = spec.tls_name},
+      {.token = spec.rdzv_token,
+       .job_id = spec.job_id,
+       .tls = tls,
+       .tls_name = spec.tls_name,
+       .any_user = spec.any_user},
       kProbeLimit, [&answer](Result<std::shared_ptr<net::FrameConnection>> connection) {
         if (connection) {
           (*connection)->close();
@@ -83,6 +87,7 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, pl
   options.fresh_store_each_round = true;
   options.token = plan.spec.rdzv_token;
   options.tls = *tls;
+  options.any_user = plan.spec.any_user;
   // By this page the other nodes of a SLURM step tell this daemon from another job's.
   options.pages["/job"] = plan.spec.job_id + "\n";
   if (!plan.sealed_token.empty()) options.pages["/token"] = plan.sealed_token + "\n";

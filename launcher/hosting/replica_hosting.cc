@@ -31,6 +31,7 @@ Result<std::unique_ptr<ReplicaHosting>> ReplicaHosting::create(
     server::ServerOptions options;
     options.token = plan.spec.rdzv_token;
     options.tls = *tls;
+    options.any_user = plan.spec.any_user;
     options.fresh_store_each_round = true;
     options.stands_by = true;
     auto own = server::Server::listen(io, options);
@@ -54,7 +55,8 @@ ReplicaHosting::ReplicaHosting(asio::io_context& io, const plan::JobPlan& plan,
              {.token = spec_.rdzv_token,
               .job_id = spec_.job_id,
               .tls = std::move(tls),
-              .tls_name = {}},
+              .tls_name = {},
+              .any_user = spec_.any_user},
              [this](const HostPort& peer) { replica_.on_closed(Clock::now(), peer); }),
       replica_(replicas::member_id(spec_.node_id), at_,
                {.job_id = spec_.job_id,

@@ -70,8 +70,10 @@ options::options_description visible_flags(Texts& texts) {
   add("tls-key", texts.tls.key, "FILE", "private key of --tls-cert, without a passphrase");
   add("tls-ca", texts.tls.ca, "FILE",
       "certificate of the authority that signs the nodes' certificates");
-  flags.add_options()("until-eof",
-                      "end when standard input ends, for a program that starts the daemon")(
+  flags.add_options()("any-user",
+                      "let in processes of other users of this machine, too, for a daemon that "
+                      "several users share; else only this process's user and root are")(
+      "until-eof", "end when standard input ends, for a program that starts the daemon")(
       "version", "print the version")("help,h", "print this");
   return flags;
 }
@@ -206,6 +208,7 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
   }
   read_token(reader, texts, server.token);
   read_tls(reader, texts.tls, server.tls);
+  server.any_user = texts.given.contains("any-user");
   flags.until_eof = texts.given.contains("until-eof");
   if (reader.refusal()) return *reader.refusal();
   return flags;

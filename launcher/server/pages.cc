@@ -130,7 +130,12 @@ std::string status_page(const DaemonFacts& facts) {
                         {"waits", facts.store.waits},
                         {"requests", facts.store.all_requests()}}},
                       {"agents", facts.agents},
-                      {"connections", facts.connections}};
+                      {"connections", facts.connections},
+                      {"refused", nlohmann::json::object()}};
+  for (std::size_t i = 0; i < kRefusalCount; ++i) {
+    if (facts.refused[i] == 0) continue;
+    page["refused"][std::string(label_of(static_cast<RefusalReason>(i)))] = facts.refused[i];
+  }
   for (const JobStatus& job : facts.jobs) page["jobs"].push_back(rendezvous::to_json(job));
   // Names come from agents and need not be UTF-8.
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

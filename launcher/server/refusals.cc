@@ -22,6 +22,10 @@ constexpr std::array<Words, kRefusalCount> kWords{{
     {"no_tls", "an agent without TLS"},
     {"tls", "the TLS handshake failed"},
     {"unwanted_tls", "it uses TLS and this rendezvous does not"},
+    {"other_user", "it belongs to another user of this machine"},
+    {"unknown_user",
+     "it comes from this machine, but the system does not know from which user, because an address "
+     "was translated on the way; --any-user lets it in"},
 }};
 
 const Words& words_of(RefusalReason why) { return kWords[static_cast<std::size_t>(why)]; }
@@ -31,7 +35,7 @@ const Words& words_of(RefusalReason why) { return kWords[static_cast<std::size_t
 std::string_view label_of(RefusalReason why) { return words_of(why).label; }
 
 void Refusals::note(RefusalReason why, const std::string& remote, std::string_view details) {
-  ++counts_[static_cast<std::size_t>(why)];
+  count(why);
   if (const auto left_out = log_limit_.admit(Clock::now())) {
     log::warning("refused {}: {}{}", remote, details.empty() ? words_of(why).reason : details,
                  *left_out == 0 ? "" : fmt::format(" ({} more since the last line)", *left_out));

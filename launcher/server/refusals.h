@@ -21,8 +21,10 @@ enum class RefusalReason {
   kNoTls,       // An agent without TLS, but the daemon requires it.
   kTls,         // The TLS handshake failed: one side does not accept the other's certificate.
   kTlsUnknown,  // It uses TLS, but this daemon has none.
+  kOtherUser,   // A process of another user of this machine.
+  kNobodys,     // A process of this machine; nobody knows whose.
 };
-inline constexpr std::size_t kRefusalCount = 9;
+inline constexpr std::size_t kRefusalCount = 11;
 
 // Value of the label `reason` in /metrics.
 std::string_view label_of(RefusalReason why);
@@ -34,6 +36,8 @@ class Refusals {
  public:
   // `remote`: ADDRESS:PORT. `details`: what else is known; may be empty.
   void note(RefusalReason why, const std::string& remote, std::string_view details = {});
+  // Counts one that needs no line.
+  void count(RefusalReason why) { ++counts_[static_cast<std::size_t>(why)]; }
   const RefusalCounts& counts() const { return counts_; }
 
  private:

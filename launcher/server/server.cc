@@ -1,5 +1,7 @@
 #include "launcher/server/server.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include <fmt/format.h>
@@ -7,6 +9,7 @@
 #include "common/auth/handshake.h"
 #include "common/base/host_port.h"
 #include "common/log/log.h"
+#include "common/net/socket_options.h"
 #include "common/net/timer.h"
 #include "common/wire/frame.h"
 #include "launcher/server/auth_session.h"
@@ -57,6 +60,13 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
              if (callback) callback(job_id, finish);
            },
            [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); }}) {
+  if (!options_.any_user) gate_.emplace();
+  if (gate_ && gate_->blind()) {
+    log::warning(
+        "other users of this machine are let in, too: the system does not tell whose a connection "
+        "is ({})",
+        gate_->blind()->message);
+  }
   if (options.stands_by) stand_by();
   if (!options.closed_at_first) begin_listening();
 }
@@ -104,7 +114,32 @@ void Server::Newcomer::on_closed(const Error& why) {
   server_.forget(id_);
 }
 
+bool Server::is_admitted(asio::ip::tcp::socket& socket) {
+  using Verdict = UserGate::Verdict;
+  if (!gate_) return true;
+  const Verdict verdict = gate_->judge(socket.native_handle());
+  if (admits(verdict)) return true;
+  // It wants nothing more. But it may have sent something that nobody may do for it.
+  if (verdict == Verdict::kGone) {
+    refused_.count(RefusalReason::kNobodys);
+    return false;
+  }
+  std::error_code ignored;
+  const asio::ip::tcp::endpoint remote = socket.remote_endpoint(ignored);
+  const std::string name = host_and_port(net::address_text(remote.address()), remote.port());
+  if (verdict == Verdict::kUnknown) {
+    refused_.note(RefusalReason::kNobodys, name);
+  } else {
+    refused_.note(RefusalReason::kOtherUser, name,
+                  fmt::format("it belongs to user {} of this machine, and this process to user {} "
+                              "(--any-user lets in all users)",
+                              gate_->other_user(), ::geteuid()));
+  }
+  return false;
+}
+
 void Server::welcome(asio::ip::tcp::socket socket) {
+  if (!is_admitted(socket)) return cut(UniqueFd(socket.release()));
   if (options_.max_connections > 0 && num_connections() >= options_.max_connections) {
     return turn_away();
   }

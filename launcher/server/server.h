@@ -19,6 +19,7 @@
 #include "common/net/byte_stream.h"
 #include "common/net/listener.h"
 #include "common/net/tls.h"
+#include "common/process/user_gate.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/agent_front.h"
 #include "launcher/server/http_session.h"
@@ -49,6 +50,9 @@ struct ServerOptions {
   // If set, agents must use TLS with a certificate of the same authority. Store clients are
   // accepted as with a token.
   std::shared_ptr<const net::TlsContext> tls;
+  // Let in processes of other users of this machine. Otherwise only this process's own user and
+  // root are let in from this machine, whatever they ask for.
+  bool any_user = false;
   // Give every round an empty store and close the store connections of the round before. For
   // daemons that serve one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an old
   // round would be taken for the new one's.
@@ -116,6 +120,8 @@ class Server {
   }
   void begin_listening();
   void welcome(asio::ip::tcp::socket socket);
+  // Whether the connection may come from the user that has made it; if not, it is counted.
+  bool is_admitted(asio::ip::tcp::socket& socket);
   void turn_away();
   // Gives the newcomer's connection to the protocol of its first bytes, unless they are too few.
   void hand_over(std::uint64_t id, bool secure, std::string_view received);
@@ -142,6 +148,7 @@ class Server {
   LogLimit full_{1, Duration(10'000)};
   std::uint64_t turned_away_ = 0;
   Refusals refused_;
+  std::optional<UserGate> gate_;  // Nothing if any user is let in.
   AgentFront agents_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
   std::uint64_t next_id_ = 1;

@@ -78,6 +78,7 @@ inline const std::vector<FlagRow> kFlagRows{
     {"tls-cert", "n.pem", "tls-ce", "", "", {"--tls-key=k", "--tls-ca=c"}, false, true},
     {"tls-key", "n.key", "tls-k", "", "", {"--tls-cert=n", "--tls-ca=c"}, false, true},
     {"tls-ca", "ca.pem", "tls-ca", "", "", {"--tls-cert=n", "--tls-key=k"}, false, true},
+    {"any-user", "", "an"},
     // Other machines.
     {"hosts", "node0,node1:4", "hosts"},
     {"hostfile", host_file(), "hostf"},

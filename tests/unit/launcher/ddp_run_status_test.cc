@@ -1,6 +1,7 @@
 // ddp-run status: the page for people.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "launcher/ddp_run/status_command.h"
 
@@ -37,6 +38,14 @@ TEST(StatusText, IsATable) {
       "12.0 s\n"
       "\n"
       "store: 1 key, 300 bytes, 8 clients (2 wait), 77 requests; 11 connections in all\n");
+}
+
+TEST(StatusText, SaysWhoWasNotLetIn) {
+  auto page = nlohmann::json::parse(kPage);
+  page["refused"] = {{"other_user", 3}, {"wrong_token\x1b", 1}};
+  const std::string text = status_text(page.dump()).value();
+  EXPECT_THAT(text, testing::HasSubstr("\nrefused: 3 other_user, 1 wrong_token"));
+  EXPECT_THAT(text, testing::Not(testing::HasSubstr("\x1b")));
 }
 
 TEST(StatusText, NamesCannotCommandTheTerminal) {

@@ -67,6 +67,7 @@ DaemonFacts facts() {
   made.store.requests[2] = 2;
   made.running_jobs = 1;
   made.turned_away = 1;
+  made.refused[static_cast<std::size_t>(RefusalReason::kOtherUser)] = 4;
   return made;
 }
 
@@ -87,6 +88,7 @@ TEST(StatusPage, HasJobsNodesStoreAndFirstFailure) {
   EXPECT_EQ(page["jobs"][0]["exit_code"], 3);
   EXPECT_EQ(page["store"]["keys"], 12);
   EXPECT_EQ(page["store"]["requests"], 9);
+  EXPECT_EQ(page["refused"], nlohmann::json({{"other_user", 4}})) << "only what there was";
 }
 
 TEST(StatusPage, NamesThatAreNotTextDoNoHarm) {
@@ -113,6 +115,8 @@ TEST(MetricsPage, KeepsToTheFormat) {
   EXPECT_EQ(page.value("ddp_store_keys"), 12);
   EXPECT_EQ(page.value("ddp_store_requests_total"), 9);
   EXPECT_EQ(page.value("ddp_connections_turned_away_total"), 1);
+  EXPECT_EQ(page.value("ddp_refused_total", R"({reason="other_user"})"), 4);
+  EXPECT_EQ(page.value("ddp_refused_total", R"({reason="unknown_user"})"), 0);
   double operations = 0;
   for (const auto& [labels, value] : page.families().at("ddp_store_operations_total").samples) {
     operations += value;
