@@ -96,7 +96,8 @@ Result<std::vector<MeetingPlace>> decode_meeting_file(std::string_view text) {
 Result<MeetingFile> MeetingFile::enter(plan::JobPlan& plan) {
   MeetingFile file;
   if (plan.meeting_file.empty()) return file;
-  constexpr int kMode = 0666;
+  // Whoever can open it can lock it, or send the nodes to a rendezvous of their own.
+  constexpr int kMode = 0600;
   file.fd_.reset(::open(plan.meeting_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
   if (!file.fd_) return unusable(plan, errno);
   if (const auto locked = lock(file.fd_, plan); !locked) return locked.error();

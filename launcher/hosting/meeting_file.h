@@ -27,8 +27,9 @@ std::string encode_meeting_file(const std::vector<MeetingPlace>& places);
 Result<std::vector<MeetingPlace>> decode_meeting_file(std::string_view text);
 
 // --rdzv-conf store_type=file: the nodes meet through a shared file instead of an address that all
-// of them know. The first node to come hosts the rendezvous and writes its address into the file.
-// An entry of an earlier job counts only if a rendezvous answers there that has a job of this name.
+// of them know. The first node to come hosts the rendezvous and writes its address into the file,
+// which is made so that no other user can open it. An entry of an earlier job counts only if a
+// rendezvous answers there that has a job of this name.
 class MeetingFile {
  public:
   // Does nothing if the plan has no such file. Otherwise opens and locks it and fills in the plan's

@@ -1,5 +1,7 @@
 #include "launcher/hosting/meeting_file.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -46,6 +48,17 @@ TEST_F(MeetingFileTest, PlacesComeBackAsTheyWereWritten) {
   EXPECT_FALSE(decode_meeting_file("something else\n"));
   EXPECT_FALSE(decode_meeting_file(encode_meeting_file({}) + "10.0.0.1 99999 node0 job\n"));
   EXPECT_FALSE(decode_meeting_file(encode_meeting_file({}) + "10.0.0.1\n"));
+}
+
+TEST_F(MeetingFileTest, IsItsUsersAlone) {
+  const mode_t before = ::umask(0);
+  plan::JobPlan first = plan();
+  const auto file = MeetingFile::enter(first);
+  ::umask(before);
+  ASSERT_TRUE(file) << file.error().message;
+  struct stat info {};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
 TEST_F(MeetingFileTest, TheFirstHostsAndWritesWhere) {
