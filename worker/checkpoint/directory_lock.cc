@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,6 +56,16 @@ Holder read_holder(int fd) {
   }
 }
 
+// Whoever can open the file can lock it, and hold up the job. So only those may read it who may
+// write it. As far as the file system and its owner let us.
+void exclude_readers(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return;
+  const mode_t can_write = info.st_mode & 0222;
+  const mode_t wanted = can_write | can_write << 1;
+  if ((info.st_mode & 0666) != wanted) (void)::fchmod(fd, wanted);
+}
+
 // 0: locked; else errno.
 int try_lock(int fd) {
   while (::flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -73,6 +84,7 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
     return make_error(Errc::kIo, "cannot open {}: {}", path,
                       std::generic_category().message(errno));
   }
+  exclude_readers(fd.get());
   DirectoryLock lock;
   const TimePoint begin = Clock::now();
   while (const int failure = try_lock(fd.get())) {

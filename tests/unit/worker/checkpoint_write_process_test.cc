@@ -1,12 +1,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <future>
 #include <random>
 
@@ -286,6 +288,23 @@ TEST_F(CheckpointWrite, AnotherJobIsRefusedUntilTheHolderIsKilled) {
   EXPECT_EQ(taken->warning(), "");
   taken->release();
   EXPECT_FALSE(taken->held());
+}
+
+// Whoever can open the file can lock it.
+TEST_F(CheckpointWrite, OnlyWhoMayWriteTheLockMayOpenIt) {
+  const auto mode_with = [this](mode_t mask) {
+    std::filesystem::remove(std::filesystem::path(folder_) / ".lock");
+    const mode_t before = ::umask(mask);
+    const bool locked = DirectoryLock::acquire(folder_, "job").has_value();
+    ::umask(before);
+    struct stat info {};
+    EXPECT_EQ(::stat((std::filesystem::path(folder_) / ".lock").c_str(), &info), 0);
+    return locked ? info.st_mode & 0777 : 0;
+  };
+  EXPECT_EQ(mode_with(0022), 0600U);
+  EXPECT_EQ(mode_with(0002), 0660U);
+  EXPECT_EQ(mode_with(0000), 0666U);
+  EXPECT_EQ(mode_with(0077), 0600U);
 }
 
 TEST_F(CheckpointWrite, TheSameJobWaitsForItsFormerProcess) {
