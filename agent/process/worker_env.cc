@@ -79,6 +79,9 @@ std::optional<std::string> visible_devices(const config::JobSpec& spec, int loca
 // outlives rank 0.
 void name_store(const wire::RoundStart& round, Variables& given) {
   const std::string port = std::to_string(round.master_port);
+  const std::string& coordinator =
+      round.coordinator_addr.empty() ? round.master_addr : round.coordinator_addr;
+  given["DDP_COORDINATOR_ADDR"] = coordinator;
   if (round.store_port == 0) {
     given["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // Python's spelling: PyTorch compares text.
     given["MASTER_ADDR"] = round.master_addr;
@@ -88,7 +91,7 @@ void name_store(const wire::RoundStart& round, Variables& given) {
   const std::string& first = round.members.at(0).address;
   const bool is_with_coordinator = first.empty() || is_loopback(first);
   given["TORCHELASTIC_USE_AGENT_STORE"] = "False";
-  given["MASTER_ADDR"] = is_with_coordinator ? round.master_addr : first;
+  given["MASTER_ADDR"] = is_with_coordinator ? coordinator : first;
   given["MASTER_PORT"] = std::to_string(round.store_port);
   given["DDP_STORE_ADDR"] = round.master_addr;
   given["DDP_STORE_PORT"] = port;

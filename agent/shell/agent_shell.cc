@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/host_port.h"
 #include "common/config/forwarded_signal.h"
 #include "common/process/this_process.h"
 #include "common/wire/json_messages.h"
@@ -59,12 +60,12 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       event_log_(spec_, console_.err),
       processes_(io, spec_, console_, worker_events()),
       store_(io, spec_),
-      link_(io, spec_.coordinator_host, spec_.coordinator_port,
-            {.token = spec_.rdzv_token,
-             .job_id = spec_.job_id,
-             .tls = std::move(start.tls),
-             .tls_name = spec_.tls_name,
-             .any_user = spec_.any_user},
+      credentials_{.token = spec_.rdzv_token,
+                   .job_id = spec_.job_id,
+                   .tls = std::move(start.tls),
+                   .tls_name = spec_.tls_name,
+                   .any_user = spec_.any_user},
+      link_(io, spec_.coordinator_host, spec_.coordinator_port, credentials_,
             {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
              [this](const std::string& why) {
                tell([this, why](TimePoint now) { return core_.on_connect_failed(now, why); });
@@ -77,6 +78,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
                tell([this, message](TimePoint now) { return core_.on_message(now, message); });
              },
              [this](const std::string& host, int port) { follow(host, port); }}),
+      store_door_(io, credentials_),
       tick_(io),
       clear_timer_(io),
       checkpoint_timer_(io),
@@ -277,8 +279,7 @@ void AgentShell::perform(const SendToCoordinator& action) {
 
 void AgentShell::perform(const SpawnWorkers& action) {
   wire::RoundStart round = action.round;
-  // The address at which this node reaches the coordinator's host.
-  if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  lead_to_store(round);
   store_.begin_round(round);
   event_log_.round_began(round);
   if (round.round > 0 && !round.reason.empty())
@@ -288,6 +289,19 @@ void AgentShell::perform(const SpawnWorkers& action) {
       return core_.on_spawn_failed(now, failure.local_rank, failure.status, failure.why);
     });
   }
+}
+
+// What workers say to a store on another machine goes through the agent if the job has a secret.
+void AgentShell::lead_to_store(wire::RoundStart& round) {
+  // The address at which this node reaches the coordinator's host.
+  if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  round.coordinator_addr = round.master_addr;
+  const bool has_secret = !credentials_.token.empty() || credentials_.tls;
+  if (!has_secret || is_loopback(round.master_addr)) return;
+  const Result<int> port = store_door_.lead_to(round.master_addr, round.master_port);
+  if (!port) return print(port.error().message);
+  round.master_addr = StoreDoor::kAddress;
+  round.master_port = *port;
 }
 
 void AgentShell::perform(const SignalWorkers& action) {

@@ -21,6 +21,7 @@
 #include "agent/shell/coordinator_link.h"
 #include "agent/shell/event_log.h"
 #include "agent/shell/health_check.h"
+#include "agent/shell/store_door.h"
 #include "agent/shell/worker_store.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -67,6 +68,7 @@ class AgentShell {
   void wait_for_checkpoint_moment();
   void wait_for_tasks();
   void listen_for_health_checks();
+  void lead_to_store(wire::RoundStart& round);
 
   void perform(const Connect& action);
   void perform(const Disconnect& action);
@@ -104,7 +106,9 @@ class AgentShell {
   std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
   WorkerStore store_;
+  const net::Credentials credentials_;
   CoordinatorLink link_;
+  StoreDoor store_door_;
   std::optional<CoordinatorFeed> feed_;
   std::optional<HealthCheck> health_;
   net::Timer tick_;

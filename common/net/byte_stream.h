@@ -13,6 +13,7 @@
 #include "common/base/unique_fd.h"
 #include "common/net/poller.h"
 #include "common/net/socket_options.h"
+#include "common/net/stream.h"
 #include "common/net/stream_filter.h"
 #include "common/net/timer.h"
 
@@ -21,25 +22,10 @@ namespace ddp::net {
 // A connected TCP socket. Bytes go out through a bounded queue and come in to a handler, all on the
 // thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
 // stream holds no buffer, because one thread has thousands of them.
-class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<ByteStream> {
+class ByteStream final : public Stream,
+                         public Poller::Watcher,
+                         public std::enable_shared_from_this<ByteStream> {
  public:
-  // Receives bytes and events, always from the event loop. It may call any member of the stream,
-  // and replace itself. The stream holds it until on_closed() or close().
-  class Handler {
-   public:
-    virtual ~Handler() = default;
-    // Bytes in their order. The view is valid until the call returns.
-    virtual void on_bytes(std::string_view bytes) = 0;
-    // The stream has ended. Called once, unless close() came first:
-    //   kPeerLost  the peer closed or reset the connection, or stopped acknowledging
-    //   kIo        more than max_queued_bytes wait to be sent
-    //   kAborted   close_after_writes() has done its work
-    // or the error of the filter, if it does not accept bytes.
-    virtual void on_closed(const Error& why) = 0;
-    // The queue has become empty after a write had to wait.
-    virtual void on_drained() {}
-  };
-
   struct Options {
     StreamOptions socket;
     std::size_t max_queued_bytes = 64u << 20;
@@ -48,33 +34,30 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   static std::shared_ptr<ByteStream> create(asio::ip::tcp::socket socket, const Options& options);
 
   void set_options(const Options& options);
-  // The first call starts reading.
-  void set_handler(std::shared_ptr<Handler> handler);
+  void set_handler(std::shared_ptr<Handler> handler) override;
   // From now on `filter` lies between the socket and the handler. `received` was already read from
   // the socket and goes through the filter first.
   void set_filter(std::unique_ptr<StreamFilter> filter, std::string_view received);
-  // Queues what the kernel does not take at once. Does nothing after the end.
-  void send(std::string_view bytes);
-  // Stops reading after the current on_bytes(). While paused, the end of the stream is not noticed.
-  void pause_reading();
-  void resume_reading();
-  // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
-  // or 2 s after it last took something. Bytes that still come in are dropped. If it closed at once
-  // with bytes of the peer unread, the kernel would reset the connection, and the peer could lose
-  // the last bytes.
-  void close_after_writes();
-  // Closes at once and releases the handler, which is not called again.
-  void close();
+  // Queues what the kernel does not take at once.
+  void send(std::string_view bytes) override;
+  void pause_reading() override;
+  void resume_reading() override;
+  // Closes when the peer has closed or 2 s after it last took something. If it closed at once with
+  // bytes of the peer unread, the kernel would reset the connection, and the peer could lose the
+  // last bytes.
+  void close_after_writes() override;
+  void close() override;
 
-  bool is_open() const { return !ended_ && !draining_; }
-  std::size_t queued_bytes() const { return writing_.size() - written_ + pending_.size(); }
+  bool is_open() const override { return !ended_ && !draining_; }
+  std::size_t queued_bytes() const override { return writing_.size() - written_ + pending_.size(); }
+  void limit_queue(std::size_t bytes) override { max_queued_bytes_ = bytes; }
   // Numeric, without port; also after the end.
   std::string remote_address() const { return address_text(remote_.address()); }
-  // ADDRESS:PORT, for messages.
-  std::string remote() const {
+  // ADDRESS:PORT.
+  std::string remote() const override {
     return host_and_port(address_text(remote_.address()), remote_.port());
   }
-  asio::io_context& io() { return io_; }
+  asio::io_context& io() override { return io_; }
   int descriptor() const { return socket_.get(); }
 
  private:

@@ -23,7 +23,12 @@ class FrameConnection::Inbox : public ByteStream::Handler,
   void on_closed(const Error& why) override {
     // Moved out first: the callback may call close(), which forgets it.
     const ClosedCallback callback = std::exchange(closed_callback, nullptr);
+    drained_callback = nullptr;
     if (callback) callback(why);
+  }
+
+  void on_drained() override {
+    if (drained_callback) drained_callback();
   }
 
   void deliver() {
@@ -38,6 +43,7 @@ class FrameConnection::Inbox : public ByteStream::Handler,
   wire::FrameDecoder decoder;
   FrameCallback frame_callback;
   ClosedCallback closed_callback;
+  DrainedCallback drained_callback;
 
  private:
   void reject(const Error& error) {
@@ -81,10 +87,12 @@ std::shared_ptr<FrameConnection> FrameConnection::adopt(std::shared_ptr<ByteStre
   return connection;
 }
 
-void FrameConnection::start(FrameCallback on_frame, ClosedCallback on_closed) {
+void FrameConnection::start(FrameCallback on_frame, ClosedCallback on_closed,
+                            DrainedCallback on_drained) {
   DDP_CHECK(unstarted_ != nullptr, "start() is called once a connection");
   unstarted_->frame_callback = std::move(on_frame);
   unstarted_->closed_callback = std::move(on_closed);
+  unstarted_->drained_callback = std::move(on_drained);
   // From the event loop, because frames may have come with the preamble.
   asio::post(stream_->io(), [stream = stream_, inbox = std::exchange(unstarted_, nullptr)] {
     inbox->deliver();

@@ -43,6 +43,7 @@ class FrameConnection {
   using ConnectCallback = std::function<void(Result<std::shared_ptr<FrameConnection>>)>;
   using FrameCallback = std::function<void(std::string payload)>;
   using ClosedCallback = std::function<void(const Error& why)>;
+  using DrainedCallback = std::function<void()>;
 
   static constexpr std::size_t kMaxQueuedBytes = 64u << 20;
 
@@ -66,10 +67,11 @@ class FrameConnection {
                                                 std::string_view received);
 
   // Starts reading. Call once. `on_frame` gets one frame per call, in order. A callback may call
-  // any member of this object.
-  void start(FrameCallback on_frame, ClosedCallback on_closed);
+  // any member of this object. on_drained: all queued frames are sent, after some had to wait.
+  void start(FrameCallback on_frame, ClosedCallback on_closed, DrainedCallback on_drained = {});
   // Queues one frame. After the end of the connection it does nothing.
   void send(std::string_view payload);
+  std::size_t queued_bytes() const { return stream_->queued_bytes(); }
   // From now on, the connection also ends if the peer's machine acknowledges nothing for this long
   // while something is on its way. A process that is stopped or slow does not matter: its kernel
   // acknowledges.

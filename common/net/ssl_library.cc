@@ -21,9 +21,18 @@ bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
   symbols.need(ssl.context_check_key, "SSL_CTX_check_private_key");
   symbols.need(ssl.context_use_ca, "SSL_CTX_load_verify_file");
   symbols.need(ssl.context_set_verify, "SSL_CTX_set_verify");
+  symbols.need(ssl.context_set_options, "SSL_CTX_set_options");
+  symbols.need(ssl.context_set_ciphersuites, "SSL_CTX_set_ciphersuites");
   symbols.need(ssl.session_new, "SSL_new");
   symbols.need(ssl.session_free, "SSL_free");
   symbols.need(ssl.session_set_bio, "SSL_set_bio");
+  symbols.need(ssl.session_set_fd, "SSL_set_fd");
+  symbols.need(ssl.session_output, "SSL_get_wbio");
+  symbols.need(ssl.session_set_data, "SSL_set_ex_data");
+  symbols.need(ssl.session_get_data, "SSL_get_ex_data");
+  symbols.need(ssl.session_set_psk_client, "SSL_set_psk_client_callback");
+  symbols.need(ssl.session_set_psk_server, "SSL_set_psk_server_callback");
+  symbols.need(ssl.key_update, "SSL_key_update");
   symbols.need(ssl.session_accepts, "SSL_set_accept_state");
   symbols.need(ssl.session_connects, "SSL_set_connect_state");
   symbols.need(ssl.session_parameters, "SSL_get0_param");
@@ -39,6 +48,7 @@ bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
   symbols.need(ssl.describe_verify, "X509_verify_cert_error_string");
   symbols.need(ssl.memory_method, "BIO_s_mem");
   symbols.need(ssl.bio_new, "BIO_new");
+  symbols.need(ssl.bio_control, "BIO_ctrl");
   symbols.need(ssl.bio_read, "BIO_read");
   symbols.need(ssl.bio_write, "BIO_write");
   symbols.need(ssl.clear_errors, "ERR_clear_error");

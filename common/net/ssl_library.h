@@ -21,9 +21,18 @@ struct SslLibrary {
   decltype(&::SSL_CTX_check_private_key) context_check_key = nullptr;
   decltype(&::SSL_CTX_load_verify_file) context_use_ca = nullptr;
   decltype(&::SSL_CTX_set_verify) context_set_verify = nullptr;
+  decltype(&::SSL_CTX_set_options) context_set_options = nullptr;
+  decltype(&::SSL_CTX_set_ciphersuites) context_set_ciphersuites = nullptr;
   decltype(&::SSL_new) session_new = nullptr;
   decltype(&::SSL_free) session_free = nullptr;
   decltype(&::SSL_set_bio) session_set_bio = nullptr;
+  decltype(&::SSL_set_fd) session_set_fd = nullptr;
+  decltype(&::SSL_get_wbio) session_output = nullptr;
+  decltype(&::SSL_set_ex_data) session_set_data = nullptr;
+  decltype(&::SSL_get_ex_data) session_get_data = nullptr;
+  decltype(&::SSL_set_psk_client_callback) session_set_psk_client = nullptr;
+  decltype(&::SSL_set_psk_server_callback) session_set_psk_server = nullptr;
+  decltype(&::SSL_key_update) key_update = nullptr;
   decltype(&::SSL_set_accept_state) session_accepts = nullptr;
   decltype(&::SSL_set_connect_state) session_connects = nullptr;
   decltype(&::SSL_get0_param) session_parameters = nullptr;
@@ -39,6 +48,7 @@ struct SslLibrary {
   decltype(&::X509_verify_cert_error_string) describe_verify = nullptr;
   decltype(&::BIO_s_mem) memory_method = nullptr;
   decltype(&::BIO_new) bio_new = nullptr;
+  decltype(&::BIO_ctrl) bio_control = nullptr;
   decltype(&::BIO_read) bio_read = nullptr;
   decltype(&::BIO_write) bio_write = nullptr;
   decltype(&::ERR_clear_error) clear_errors = nullptr;

@@ -20,6 +20,8 @@ constexpr Duration kReturnLimit{1'000};
 // matter of the lease.
 constexpr Duration kPing{150};
 constexpr std::chrono::milliseconds kAcknowledged{850};
+// The same for connections with store traffic, whose peer may not read for a while.
+constexpr std::chrono::milliseconds kBulkAcknowledged{10'000};
 
 }  // namespace
 
@@ -44,10 +46,7 @@ void AgentFront::keep_records(RecordKeeper keeper) {
 
 void AgentFront::stand_by() {
   stands_by_ = true;
-  for (const auto& [id, agent] : agents_) {
-    for (const std::string& address : agent.addresses) nodes_.remove(address, Clock::now());
-    agent.connection->close();
-  }
+  for (const auto& [id, agent] : agents_) agent.connection->close();
   agents_.clear();
   core_ = std::make_unique<rendezvous::RendezvousCore>(
       rendezvous::CoreOptions{.return_limit = kReturnLimit});
@@ -63,18 +62,18 @@ void AgentFront::stand_by() {
 void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received,
                        std::optional<std::string> job_id) {
   const std::uint64_t id = next_id_++;
-  Agent agent{net::FrameConnection::adopt(stream, received),
-              stream->remote(),
-              std::move(job_id),
-              {stream->remote_address()}};
-  nodes_.add(agent.addresses.front());
-  const bool is_here = is_loopback(agent.addresses.front());
-  if (!is_here) agent.connection->expect_acknowledgements(kAcknowledged);
+  Agent agent{net::FrameConnection::adopt(stream, received), stream->remote(), std::move(job_id),
+              is_loopback(stream->remote_address())};
+  if (!agent.is_here) agent.connection->expect_acknowledgements(kAcknowledged);
   if (agents_.empty()) ping();
   const auto connection = agent.connection;
   agents_.emplace(id, std::move(agent));
   connection->start([this, id](const std::string& payload) { on_frame(id, payload); },
-                    [this, id](const Error& why) { on_closed(id, why); });
+                    [this, id](const Error& why) { on_closed(id, why); },
+                    [this, id] {
+                      const auto link = store_links_.find(id);
+                      if (link != store_links_.end()) link->second->on_drained();
+                    });
 }
 
 void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
@@ -82,6 +81,7 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
     replica_hooks_.frame(payload);
     return;
   }
+  if (pass_to_store(id, payload)) return;
   const auto found = agents_.find(id);
   if (found == agents_.end()) return;
   Agent& agent = found->second;
@@ -106,10 +106,31 @@ bool AgentFront::take_replica_frame(std::uint64_t id, const std::string& payload
   if (!replica_hooks_.frame || !replica_hooks_.frame(payload)) return false;
   const auto agent = agents_.extract(id);
   if (agent.empty()) return true;
-  for (const std::string& address : agent.mapped().addresses) {
-    nodes_.remove(address, Clock::now());
-  }
   replicas_.emplace(id, agent.mapped().connection);
+  return true;
+}
+
+// A connection that carries store traffic says so by its first frame. It is no agent's from then
+// on.
+bool AgentFront::pass_to_store(std::uint64_t id, const std::string& payload) {
+  if (const auto link = store_links_.find(id); link != store_links_.end()) {
+    const Result<void> passed = link->second->on_frame(payload);
+    if (passed) return true;
+    log::warning("closing the store traffic of a node: {}", passed.error().message);
+    store_links_.erase(link);
+    return true;
+  }
+  if (payload != wire::kStoreStreams) return false;
+  auto agent = agents_.extract(id);
+  if (agent.empty()) return true;
+  const auto connection = agent.mapped().connection;
+  if (stands_by_ || !hooks_.store_client) {
+    connection->close();
+    return true;
+  }
+  // It carries bulk data, so its peer may let it wait.
+  connection->expect_acknowledgements(kBulkAcknowledged);
+  store_links_.emplace(id, std::make_unique<net::StreamMux>(io_, connection, hooks_.store_client));
   return true;
 }
 
@@ -140,8 +161,7 @@ void AgentFront::forget_replica(const Agent& agent) {
   replica_hooks_.gone(agent.replica, agent.has_left);
 }
 
-// Checks that an agent joins only the job to which it has proved to belong. Notes the address of
-// its node.
+// Checks that an agent joins only the job to which it has proved to belong.
 bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
   const auto* const join = std::get_if<wire::Join>(&message);
   if (join == nullptr) return true;
@@ -152,21 +172,17 @@ bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
     if (hooks_.refused) hooks_.refused(RefusalReason::kNotTheJobs, agent.remote);
     return false;
   }
-  if (!join->address.empty() && agent.addresses.size() == 1) {
-    nodes_.add(join->address);
-    agent.addresses.push_back(join->address);
-  }
   return true;
 }
 
 void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   log::info("agent connection {} ended: {}", id, why.message);
   if (replicas_.erase(id) > 0) return;
+  if (const auto link = store_links_.extract(id); !link.empty()) {
+    return link.mapped()->on_closed(why);
+  }
   const auto agent = agents_.extract(id);
   if (agent.empty()) return;
-  for (const std::string& address : agent.mapped().addresses) {
-    nodes_.remove(address, Clock::now());
-  }
   forget_replica(agent.mapped());
   if (!stands_by_) apply(core_->on_disconnect(Clock::now(), id));
   if (agents_.empty() && !leaving_) drained();
@@ -264,7 +280,7 @@ void AgentFront::arm_timer() {
 void AgentFront::ping() {
   static const std::string kMessage = wire::encode(wire::CoordinatorMessage(wire::Ping{}));
   for (const auto& [id, agent] : agents_) {
-    if (!is_loopback(agent.addresses.front())) agent.connection->send(kMessage);
+    if (!agent.is_here) agent.connection->send(kMessage);
   }
   ping_.after(kPing, [this] {
     if (!agents_.empty()) ping();

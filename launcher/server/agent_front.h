@@ -15,9 +15,9 @@
 
 #include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
+#include "common/net/stream_mux.h"
 #include "common/net/timer.h"
 #include "launcher/rendezvous/rendezvous_core.h"
-#include "launcher/server/node_addresses.h"
 #include "launcher/server/refusals.h"
 
 namespace ddp::server {
@@ -33,6 +33,8 @@ class AgentFront {
     std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
     // An agent was refused. May be empty.
     std::function<void(RefusalReason why, const std::string& remote)> refused{};
+    // A worker's connection to the store, which came through its agent.
+    std::function<void(const std::shared_ptr<net::Stream>& stream)> store_client{};
   };
 
   // For jobs that any of their ddp-runs may coordinate (launcher/replicas). All are called from the
@@ -87,10 +89,9 @@ class AgentFront {
              std::chrono::milliseconds limit, std::function<void()> done);
 
   std::vector<rendezvous::JobStatus> status() const;
-  // Whether this numeric address belongs to a node: an agent is connected from it, was until a
-  // moment ago, or said that its node is reached there.
-  bool is_node(const std::string& address) const { return nodes_.contains(address, Clock::now()); }
   std::size_t num_agents() const { return agents_.size(); }
+  // Connections that carry the store traffic of a node's workers.
+  std::size_t num_store_links() const { return store_links_.size(); }
   std::size_t num_running_jobs() const { return running_jobs_.size(); }
   std::uint64_t num_finished_jobs() const { return finished_jobs_; }
   std::uint64_t num_rounds() const { return rounds_; }
@@ -100,14 +101,15 @@ class AgentFront {
     std::shared_ptr<net::FrameConnection> connection;
     std::string remote;  // ADDRESS:PORT
     std::optional<std::string> job_id;
-    std::vector<std::string> addresses;  // Its entries in nodes_.
-    NodeId replica{};                    // Its node, if that can take over.
+    bool is_here = false;  // On this machine.
+    NodeId replica{};      // Its node, if that can take over.
     bool has_left = false;
   };
 
   bool may_send(Agent& agent, const wire::AgentMessage& message);
   void on_frame(std::uint64_t id, const std::string& payload);
   bool take_replica_frame(std::uint64_t id, const std::string& payload);
+  bool pass_to_store(std::uint64_t id, const std::string& payload);
   void redirect(Agent& agent);
   void note_replica(Agent& agent, const wire::AgentMessage& message, const std::string& address);
   void forget_replica(const Agent& agent);
@@ -139,7 +141,7 @@ class AgentFront {
   bool confirmed_ = false;                  // The keeper has confirmed the first waiting action.
   std::unordered_map<std::uint64_t, Agent> agents_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> replicas_;
-  NodeAddresses nodes_{Duration(60'000)};
+  std::unordered_map<std::uint64_t, std::unique_ptr<net::StreamMux>> store_links_;
   net::Timer tick_;
   net::Timer ping_;
   net::Timer drain_limit_;

@@ -17,7 +17,7 @@ constexpr std::array<Words, kRefusalCount> kWords{{
     {"wrong_token", "it does not know this job's token"},
     {"other_job", "an agent that asked to join another job than the one it had proved itself for"},
     {"unwanted_token", "it has a token and this rendezvous has none"},
-    {"stranger", "a store client from an address that is not a node's"},
+    {"stranger", "a store client from another machine that came without an agent"},
     {"malformed", "it did not finish proving that it knows the token"},
     {"no_tls", "an agent without TLS"},
     {"tls", "the TLS handshake failed"},

@@ -16,7 +16,7 @@ enum class RefusalReason {
   kWrongToken,  // It could not prove that it knows the token.
   kNotTheJobs,  // An agent that has proved itself for one job asked to join another.
   kUnwanted,    // It has a token and this daemon has none, so it would not trust this daemon.
-  kStranger,    // A store client from an address that is not a node's.
+  kStranger,    // A store client from another machine, without an agent.
   kMalformed,   // It began the handshake, then sent something else or nothing more.
   kNoTls,       // An agent without TLS, but the daemon requires it.
   kTls,         // The TLS handshake failed: one side does not accept the other's certificate.

@@ -49,17 +49,17 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
     : listener_(std::move(listener)),
       options_(options),
       store_(options.store),
-      agents_(
-          io, listener_->port(),
-          {[this](const std::string&) {
-             if (options_.fresh_store_each_round) store_.reset();
-           },
-           [this](const std::string& job_id, const wire::Finish& finish) {
-             const auto callback =
-                 job_finished_;  // A copy, because the callback may destroy the server.
-             if (callback) callback(job_id, finish);
-           },
-           [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); }}) {
+      agents_(io, listener_->port(),
+              {[this](const std::string&) {
+                 if (options_.fresh_store_each_round) store_.reset();
+               },
+               [this](const std::string& job_id, const wire::Finish& finish) {
+                 const auto callback =
+                     job_finished_;  // A copy, because the callback may destroy the server.
+                 if (callback) callback(job_id, finish);
+               },
+               [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); },
+               [this](const std::shared_ptr<net::Stream>& stream) { take_stream(stream); }}) {
   if (!options_.any_user) gate_.emplace();
   if (gate_ && gate_->blind()) {
     log::warning(
@@ -140,9 +140,7 @@ bool Server::is_admitted(asio::ip::tcp::socket& socket) {
 
 void Server::welcome(asio::ip::tcp::socket socket) {
   if (!is_admitted(socket)) return cut(UniqueFd(socket.release()));
-  if (options_.max_connections > 0 && num_connections() >= options_.max_connections) {
-    return turn_away();
-  }
+  if (is_full()) return turn_away();
   const std::uint64_t id = next_id_++;
   auto stream = net::ByteStream::create(std::move(socket), {});
   streams_.emplace(id, stream);
@@ -259,11 +257,18 @@ void Server::take_store_client(std::uint64_t id, const std::shared_ptr<net::Byte
   const std::string address = stream->remote_address();
   const bool is_open = options_.token.empty() && !options_.tls;
   if (stands_by_) return stream->close();
-  if (secure || is_open || is_loopback(address) || agents_.is_node(address)) {
+  if (secure || is_open || is_loopback(address)) {
     return store_.adopt(stream, received);
   }
   refused_.note(RefusalReason::kStranger, stream->remote());
   stream->close();
+}
+
+// Takes a store client that an agent vouches for.
+void Server::take_stream(const std::shared_ptr<net::Stream>& stream) {
+  if (is_full()) turn_away();
+  if (is_full() || stands_by_) return stream->close();
+  store_.adopt(stream, {});
 }
 
 DaemonFacts Server::facts() const {

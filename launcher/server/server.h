@@ -43,8 +43,8 @@ struct ServerOptions {
   // More pages of plain text, by their paths.
   std::map<std::string, std::string> pages;
   // The job's secret. Agents must prove that they know it, and the daemon proves it to them. Store
-  // clients cannot prove it, so they are accepted only from loopback addresses and those of such
-  // agents. Empty: anybody may connect. If it is not empty, auth::CryptoLibrary::load() must have
+  // clients cannot prove it, so they are accepted only from loopback addresses and through agents.
+  // Empty: anybody may connect. If it is not empty, auth::CryptoLibrary::load() must have
   // succeeded before.
   Secret token;
   // If set, agents must use TLS with a certificate of the same authority. Store clients are
@@ -116,12 +116,16 @@ class Server {
   Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
          const ServerOptions& options);
   std::size_t num_connections() const {
-    return agents_.num_agents() + store_.num_connections() + streams_.size();
+    return agents_.num_agents() + agents_.num_store_links() + store_.num_connections() +
+           streams_.size();
   }
   void begin_listening();
   void welcome(asio::ip::tcp::socket socket);
   // Whether the connection may come from the user that has made it; if not, it is counted.
   bool is_admitted(asio::ip::tcp::socket& socket);
+  bool is_full() const {
+    return options_.max_connections > 0 && num_connections() >= options_.max_connections;
+  }
   void turn_away();
   // Gives the newcomer's connection to the protocol of its first bytes, unless they are too few.
   void hand_over(std::uint64_t id, bool secure, std::string_view received);
@@ -137,6 +141,7 @@ class Server {
                   std::string_view rest);
   void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                          bool secure, std::string_view received);
+  void take_stream(const std::shared_ptr<net::Stream>& stream);
   std::optional<HttpPage> page(std::string_view path) const;
 
   std::unique_ptr<net::Listener> listener_;

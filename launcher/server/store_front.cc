@@ -34,10 +34,10 @@ std::uint64_t StoreFigures::all_requests() const {
   return sum;
 }
 
-class StoreFront::Session : public net::ByteStream::Handler,
+class StoreFront::Session : public net::Stream::Handler,
                             public std::enable_shared_from_this<Session> {
  public:
-  Session(StoreFront& front, std::uint64_t id, std::shared_ptr<net::ByteStream> stream)
+  Session(StoreFront& front, std::uint64_t id, std::shared_ptr<net::Stream> stream)
       : front_(front),
         id_(id),
         stream_(std::move(stream)),
@@ -69,7 +69,7 @@ class StoreFront::Session : public net::ByteStream::Handler,
 
   StoreFront& front_;  // Outlives the session's connection.
   std::uint64_t id_;
-  std::shared_ptr<net::ByteStream> stream_;
+  std::shared_ptr<net::Stream> stream_;
   wire::c10d::RequestParser parser_;
   bool paused_ = false;      // Received requests wait, and no more are read.
   bool takes_turn_ = false;  // go_on() is posted.
@@ -158,11 +158,9 @@ StoreFront::StoreFront(const StoreOptions& options)
 
 StoreFront::~StoreFront() { close_all(); }
 
-void StoreFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received) {
+void StoreFront::adopt(const std::shared_ptr<net::Stream>& stream, std::string_view received) {
   const std::uint64_t id = next_id_++;
-  net::ByteStream::Options options;
-  options.max_queued_bytes = options_.max_answer_bytes + kMaxOtherBytes;
-  stream->set_options(options);
+  stream->limit_queue(options_.max_answer_bytes + kMaxOtherBytes);
   auto session = std::make_shared<Session>(*this, id, stream);
   sessions_.emplace(id, session);
   stream->set_handler(session);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "common/net/byte_stream.h"
+#include "common/net/stream.h"
 #include "common/wire/c10d.h"
 #include "launcher/rendezvous/store_core.h"
 #include "launcher/server/log_limit.h"
@@ -46,7 +46,7 @@ class StoreFront {
   StoreFront& operator=(const StoreFront&) = delete;
 
   // Takes a connection whose first bytes, `received`, belong to no other protocol.
-  void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received);
+  void adopt(const std::shared_ptr<net::Stream>& stream, std::string_view received);
   // Starts with an empty store and closes the connections of the old one.
   void reset();
 

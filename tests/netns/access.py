@@ -22,7 +22,7 @@ LIMIT_S = 60
 REFUSED = 74
 bin_dir = Path(sys.argv[1])
 base = Path(tempfile.mkdtemp(prefix="ddp_access."))
-STAYS = ("exec 2>&1; echo $RANK of $WORLD_SIZE, round $DDP_ROUND; "
+STAYS = ("exec 2>&1; echo store at $MASTER_ADDR port $MASTER_PORT, $RANK of $WORLD_SIZE, round $DDP_ROUND; "
          f"until [ -e {base}/end ]; do sleep 0.02; done")
 
 
@@ -44,12 +44,17 @@ def inside(net, node, *command, stdin=""):
     return subprocess.run(netns.inside(net.names[node], *command), input=stdin, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def store_client(net, node):
+def store_client(net, node, at=(netns.address(0), PORT)):
     """A PyTorch client's first request, and what comes back: the number of keys, or nothing."""
     script = ("import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 20); s.sendall(b'\\x06'); "
               "print(len(s.recv(8)))")
-    done = inside(net, node, sys.executable, "-c", script, netns.address(0), str(PORT))
+    done = inside(net, node, sys.executable, "-c", script, at[0], str(at[1]))
     return "refused" if done.returncode != 0 else done.stdout.strip()
+
+
+def store_of(log):
+    """Where a worker finds the store."""
+    return re.search(r"store at (\S+) port (\d+)", log.read_text()).groups()
 
 
 def refusals(net):
@@ -74,16 +79,19 @@ def guarded(net):
     try:
         for node, (_, log) in enumerate(nodes):
             await_text(log, "of 2, round 0")
-        assert store_client(net, 1) == "8", "a worker of the job's other node"
-        assert store_client(net, 0) == "8", "a worker of the hosting node"
+        assert store_of(nodes[1][1])[0] == "127.0.0.1", nodes[1][1].read_text()
+        assert store_client(net, 1, store_of(nodes[1][1])) == "8", "a worker of the job's other node"
+        assert store_client(net, 0, store_of(nodes[0][1])) == "8", "a worker of the hosting node"
         # Nothing comes back, or the connection is reset.
-        assert store_client(net, 2) in ("0", "refused"), "a stranger reads the store"
+        for node in (1, 2):
+            assert store_client(net, node) in ("0", "refused"), "a stranger reads the store"
+        assert store_client(net, 2, (netns.address(1), store_of(nodes[1][1])[1])) == "refused", "the agent listens for strangers"
         for environment, reason in (({"DDP_RDZV_TOKEN": "another token of this test"}, "another token"), ({}, "has none")):
             stranger, log = start(net, 2, "guarded", environment, program=("true",))
             assert stranger.wait(LIMIT_S) == REFUSED, log.read_text()
             assert reason in log.read_text(), log.read_text()
         counts = refusals(net)
-        assert (counts["stranger"], counts["wrong_token"], counts["no_token"]) == (1, 1, 1), counts
+        assert (counts["stranger"], counts["wrong_token"], counts["no_token"]) == (2, 1, 1), counts
         log = nodes[0][1].read_text()
         assert f"refused {netns.address(2)}:" in log and "the token of this test" not in log, log
         assert "anybody who reaches" not in log, log
@@ -99,6 +107,7 @@ def open_job(net):
     try:
         for _, log in nodes:
             await_text(log, "of 2, round 0")
+        assert store_of(nodes[1][1]) == (netns.address(0), str(PORT)), nodes[1][1].read_text()
         assert store_client(net, 2) == "8"
         finish(nodes)
         assert nodes[0][1].read_text().count("anybody who reaches") == 1, nodes[0][1].read_text()

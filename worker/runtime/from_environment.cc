@@ -44,7 +44,7 @@ runtime::Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadlin
   meeting.store = std::move(*store);
   meeting.prefix = store_prefix(worker);
   meeting.engine = worker.engine;
-  meeting.addresses = transport::reachable_addresses(worker.master_addr, worker.master_port);
+  meeting.addresses = own_addresses(worker.master_addr, worker.master_port);
   return meeting;
 }
 

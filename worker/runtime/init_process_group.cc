@@ -182,7 +182,7 @@ std::shared_ptr<ProcessGroup> Initialization::over_tcp(const HostPort& endpoint,
   meeting.store = std::shared_ptr<Store>(
       value_or_fail(connect_tcp_store(endpoint.host, endpoint.port, left_until(deadline_)),
                     fmt::format("{} cannot reach the store that rank 0 serves", who())));
-  meeting.addresses = transport::reachable_addresses(endpoint.host, endpoint.port);
+  meeting.addresses = own_addresses(endpoint.host, endpoint.port);
   return meet(std::move(meeting));
 }
 

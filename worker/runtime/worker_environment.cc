@@ -7,7 +7,9 @@
 
 #include <fmt/format.h>
 
+#include "common/base/host_port.h"
 #include "common/base/parse_number.h"
+#include "worker/transport/tcp.h"
 
 namespace ddp {
 namespace {
@@ -33,6 +35,13 @@ constexpr int kLargestWorld = 1 << 20;
 constexpr Round kLargestRound = std::numeric_limits<Round>::max();
 
 }  // namespace
+
+std::vector<std::string> own_addresses(const std::string& host, int port) {
+  const auto coordinator =
+      is_loopback(host) ? process_variable("DDP_COORDINATOR_ADDR") : std::nullopt;
+  const bool is_known = coordinator && !coordinator->empty();
+  return transport::reachable_addresses(is_known ? *coordinator : host, port);
+}
 
 WorkerEnvironment read_worker_environment(const Lookup& lookup) {
   WorkerEnvironment worker;

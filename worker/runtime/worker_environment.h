@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "worker/transport/engine_kind.h"
@@ -34,6 +35,11 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 // Without WORLD_SIZE: a world of one. Throws std::invalid_argument, which names the variable, its
 // value and what is expected.
 WorkerEnvironment read_worker_environment(const Lookup& lookup);
+
+// Numeric addresses at which other machines may reach this one, best first: that of the way to
+// `host`, where the job's store is. If `host` is only the agent's end of that way (a loopback
+// address), DDP_COORDINATOR_ADDR says where it leads.
+std::vector<std::string> own_addresses(const std::string& host, int port);
 
 // Whether this process was started without a place in the world, to wait for one (DDP_STANDBY=1).
 bool is_standby();

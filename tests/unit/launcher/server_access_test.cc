@@ -9,7 +9,6 @@
 #include "common/store/tcp_store.h"
 #include "common/wire/frame.h"
 #include "common/wire/rendezvous_messages.h"
-#include "launcher/server/node_addresses.h"
 #include "tests/support/certificates.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/process.h"
@@ -283,26 +282,7 @@ TEST_F(ServerTls, StoreClientsOfThisMachineAndPagesNeedNone) {
   EXPECT_THAT(client.receive_all(), HasSubstr("200 OK"));
 }
 
-TEST(NodeAddressesTest, AreThoseOfAgentsAndOfThemForAWhile) {
-  NodeAddresses nodes(Duration(1'000));
-  const TimePoint start{};
-  EXPECT_FALSE(nodes.contains("10.0.0.1", start));
-  nodes.add("10.0.0.1");
-  nodes.add("10.0.0.1");
-  nodes.add("10.0.0.2");
-  nodes.remove("10.0.0.1", start);
-  EXPECT_TRUE(nodes.contains("10.0.0.1", start + 1h)) << "one of two is there";
-  nodes.remove("10.0.0.1", start);
-  EXPECT_TRUE(nodes.contains("10.0.0.1", start + 1s));
-  EXPECT_FALSE(nodes.contains("10.0.0.1", start + 1'001ms));
-  EXPECT_TRUE(nodes.contains("10.0.0.2", start + 1h));
-  nodes.add("10.0.0.1");
-  EXPECT_TRUE(nodes.contains("10.0.0.1", start + 1h)) << "it has come back";
-  nodes.remove("10.0.0.9", start);
-  EXPECT_FALSE(nodes.contains("10.0.0.9", start));
-}
-
-TEST(NodeAddressesTest, LoopbackIsThisMachine) {
+TEST(LoopbackTest, IsThisMachine) {
   EXPECT_TRUE(is_loopback("127.0.0.1"));
   EXPECT_TRUE(is_loopback("127.9.9.9"));
   EXPECT_TRUE(is_loopback("::1"));

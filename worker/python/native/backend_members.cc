@@ -57,7 +57,7 @@ std::vector<std::string> own_addresses() {
   const auto port =
       parse_whole_number<int>(process_variable("MASTER_PORT").value_or(""), 1, 65'535);
   if (!address || address->empty() || !port) return transport::reachable_addresses("127.0.0.1", 1);
-  return transport::reachable_addresses(*address, *port);
+  return ddp::own_addresses(*address, *port);
 }
 
 // A name that the store has not seen: it may have served an earlier group.
