@@ -39,6 +39,7 @@ constexpr auto kRules = std::to_array<Rule>({
      &JobRules::stop_timeout_ms, 0, kTimeLimitMs},
     {"scale_up_ms", "--scale-up-timeout", "--scale-up-timeout in ms", &JobRules::scale_up_ms, 0,
      kTimeLimitMs},
+    {"lease_ms", "--lease", "--lease in ms", &JobRules::lease_ms, kLeastLeaseMs, kLongestLeaseMs},
 });
 
 std::string text_of(bool value) { return value ? "given" : "not given"; }

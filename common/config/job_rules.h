@@ -22,6 +22,8 @@ struct JobRules {
   std::int64_t stop_timeout_ms = 30'000;   // --shutdown-timeout: time from SIGTERM to SIGKILL.
   // --scale-up-timeout: how long workers have to commit before a new node comes in.
   std::int64_t scale_up_ms = 60'000;
+  // --lease: how long a node may be silent before it counts as lost.
+  std::int64_t lease_ms = 5'000;
 
   friend bool operator==(const JobRules&, const JobRules&) = default;
 };
@@ -31,6 +33,10 @@ void from_json(const nlohmann::json& json, JobRules& rules);  // An absent membe
 
 // The largest number of nodes.
 inline constexpr int kNodesLimit = 1'000'000;
+// The values of --lease. A shorter one would take every busy machine for a lost one.
+inline constexpr std::int64_t kLeastLeaseMs = 500;
+inline constexpr std::int64_t kLongestLeaseMs = 3'600'000;
+
 // The largest value of --max-restarts and --max-no-progress.
 inline constexpr int kMaxRestartsLimit = 1'000'000;
 

@@ -82,8 +82,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "node may be the coordinator, and another one takes over if it is lost. Needs --rdzv-id",
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
-     "settings of the rendezvous. join_timeout, last_call_timeout, timeout: seconds; rank: like "
-     "--node-rank; is_host: true or false. With --rdzv-backend c10d also store_type=file: the "
+     "settings of the rendezvous. join_timeout, last_call_timeout, timeout: seconds; "
+     "keep_alive_interval (seconds, default 5) times keep_alive_max_attempt (default 3): like "
+     "--lease, which wins; rank: like --node-rank; is_host: true or false. With --rdzv-backend "
+     "c10d also store_type=file: the "
      "nodes meet through the shared file that --rdzv-endpoint names. With etcd also protocol "
      "(http, https), cacert, cert, key (files) and etcd_prefix (default /ddp-run/), but not "
      "is_host. Blanks around keys and values are ignored; other keys have no effect",
@@ -175,6 +177,10 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kFailure, "checkpoint-signal", 0, "SIGNAL|none",
      "signal to ddp-run that asks the workers for a checkpoint (default USR1)",
      "--checkpoint-signal USR2", true},
+    {kFailure, "lease", 0, "SECONDS",
+     "how long a node may say nothing before it counts as lost (default 5). A machine that is gone "
+     "or cut off is noticed within a second anyway; this is for one that is there and stands still",
+     "--lease 10", true},
     {kFailure, "coordinator-timeout", 0, "SECONDS",
      "how long to look for a rendezvous daemon that was lost (default 60)",
      "--coordinator-timeout 300", true},

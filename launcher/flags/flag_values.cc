@@ -92,6 +92,19 @@ Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed) {
   return value > 0 && milliseconds == 0 ? 1 : milliseconds;
 }
 
+Result<std::int64_t> check_lease(std::int64_t milliseconds) {
+  if (milliseconds >= config::kLeastLeaseMs && milliseconds <= config::kLongestLeaseMs)
+    return milliseconds;
+  return invalid("not from {} to {} seconds; write for example 5 or 1.5",
+                 static_cast<double>(config::kLeastLeaseMs) / 1'000,
+                 config::kLongestLeaseMs / 1'000);
+}
+
+Result<std::int64_t> parse_lease(std::string_view text) {
+  const auto limit = parse_seconds(text, true);
+  return limit ? check_lease(*limit) : limit;
+}
+
 Result<std::pair<int, int>> parse_node_range(std::string_view text) {
   const auto colon = text.find(':');
   const auto minimum = parse_integer(text.substr(0, colon), 1, config::kNodesLimit);

@@ -124,11 +124,45 @@ bool read_etcd_key(FlagReader& reader, Options& options, const GivenFlag& given,
   return !taken || *taken;
 }
 
+// A silent node is lost after so many of its intervals, with torchrun's defaults. --lease, which is
+// read later, wins.
+struct KeepAlive {
+  std::optional<int> interval_s;
+  std::optional<int> attempts;
+};
+
+bool read_keep_alive(FlagReader& reader, KeepAlive& keep_alive, const GivenFlag& given,
+                     const std::string& key, const std::string& text) {
+  const bool is_interval = key == "keep_alive_interval";
+  if (!is_interval && key != "keep_alive_max_attempt") return false;
+  const auto number = parse_integer(text, 1, 1'000'000);
+  if (!number) {
+    reader.wrong(given.shown, "{}={} is {}", key, text, number.error().message);
+  } else {
+    (is_interval ? keep_alive.interval_s : keep_alive.attempts) = *number;
+  }
+  return true;
+}
+
+void settle_keep_alive(FlagReader& reader, Options& options, const GivenFlag& given,
+                       const KeepAlive& keep_alive) {
+  if (!keep_alive.interval_s && !keep_alive.attempts) return;
+  const auto lease = check_lease(std::int64_t{1'000} * keep_alive.interval_s.value_or(5) *
+                                 keep_alive.attempts.value_or(3));
+  if (lease) {
+    options.spec.rules.lease_ms = *lease;
+  } else {
+    reader.wrong(given.shown, "keep_alive_interval times keep_alive_max_attempt is {}",
+                 lease.error().message);
+  }
+}
+
 void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
   const auto pairs = parse_pairs(given.value);
   if (!pairs) return reader.wrong(given.shown, "{}", pairs.error().message);
   std::optional<std::int64_t> timeout;
   std::optional<std::int64_t> join_timeout;
+  KeepAlive keep_alive;
   const bool rank_is_given = reader.has("node-rank");
   for (const auto& [key, text] : *pairs) {
     if (key == "is_host" && !options.etcd) {
@@ -153,13 +187,15 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (key == "join_timeout") join_timeout = *limit;
       if (key == "timeout") timeout = *limit;
       if (key == "last_call_timeout") options.spec.rules.last_call_ms = *limit;
-    } else if (!read_etcd_key(reader, options, given, key, text)) {
+    } else if (!read_keep_alive(reader, keep_alive, given, key, text) &&
+               !read_etcd_key(reader, options, given, key, text)) {
       options.warnings.push_back(fmt::format(
           "{}: the key {} has no effect; the keys that have one are join_timeout, "
-          "last_call_timeout, timeout, rank, {}",
+          "last_call_timeout, timeout, keep_alive_interval, keep_alive_max_attempt, rank, {}",
           given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
     }
   }
+  settle_keep_alive(reader, options, given, keep_alive);
   if (timeout) options.spec.rules.join_timeout_ms = *timeout;
   if (join_timeout) options.spec.rules.join_timeout_ms = *join_timeout;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <list>
@@ -54,6 +55,8 @@ class Job {
   JobStatus status(TimePoint now) const;
 
  private:
+  // How much longer than the lease nodes may take to notice that their coordinator is lost.
+  static constexpr Duration kReturnMargin{1'000};
   enum class Phase {
     kWaiting,  // Nodes come; no round runs.
     kRunning,
@@ -278,6 +281,9 @@ class Job {
   }
   // The member if it takes part in `round` and that round is not over; otherwise null.
   Member* current_member(const NodeId& node_id, Round round);
+  Duration lease() const { return Duration{rules_.lease_ms}; }
+  Duration heartbeat() const { return std::min(options_.heartbeat, lease() / 5); }
+  Duration return_limit() const { return options_.return_limit.value_or(lease() + kReturnMargin); }
   bool is_running() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
   // The number of nodes with which a round can begin.
   int available() const { return static_cast<int>(nodes_.size()) - num_ending_; }

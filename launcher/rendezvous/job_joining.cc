@@ -33,7 +33,7 @@ bool Job::hold_for_silent(ConnectionId from, const wire::Join& join,
   if (holder == rank_holder_.end() || holder->second == join.node_id) return false;
   const Node& node = nodes_.at(holder->second);
   if (node.join.host != join.host) return false;
-  const Duration silent = options_.heartbeat + options_.heartbeat / 2;
+  const Duration silent = heartbeat() + heartbeat() / 2;
   if (now_ - node.heard >= silent) {
     const NodeId gone = holder->second;
     out_->push_back(CloseConnection{node.connection});
@@ -100,7 +100,7 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
 void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view peer_address) {
   Node node;
   node.join = join;
-  wire::Welcome welcome{options_.heartbeat.count(), options_.lease.count()};
+  wire::Welcome welcome{heartbeat().count(), lease().count()};
   if (const std::string holder = other_holder(join); !holder.empty()) {
     node.join.node_rank =
         -1;  // The rank was only a preference; otherwise objection() would have refused it.
@@ -135,7 +135,7 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
   node.connection = from;
   node.heard = now_;
   by_silence_.splice(by_silence_.end(), by_silence_, node.silence);
-  send(from, wire::Welcome{options_.heartbeat.count(), options_.lease.count()});
+  send(from, wire::Welcome{heartbeat().count(), lease().count()});
   const int rank = static_cast<int>(rank_of(*member));
   if (phase_ == Phase::kStopping) {
     send(from, wire::Stop{round_.number, round_.stop.reason, round_.stop.keeps_workers});

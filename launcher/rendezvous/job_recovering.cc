@@ -76,7 +76,7 @@ void Job::adopt(const NodeId& node_id) {
   begin_round(join.running_round, std::move(members));
   round_.is_adopted = true;
   round_.members[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
-  round_.recovery = {.until = now_ + options_.return_limit};
+  round_.recovery = {.until = now_ + return_limit()};
   std::vector<NodeId> without;
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kAwaited) continue;

@@ -11,7 +11,7 @@ std::optional<TimePoint> Job::next_deadline() const {
   if (phase_ == Phase::kFinished) return std::nullopt;
   std::optional<TimePoint> next;
   const auto consider = [&next](TimePoint when) { next = next ? std::min(*next, when) : when; };
-  if (!by_silence_.empty()) consider(nodes_.at(by_silence_.front()).heard + options_.lease);
+  if (!by_silence_.empty()) consider(nodes_.at(by_silence_.front()).heard + lease());
   for (const HeldJoin& held : held_) consider(held.until);
   if (num_ending_ > 0) {
     for (const auto& [node_id, node] : nodes_) {
@@ -39,7 +39,7 @@ void Job::lose_silent_nodes() {
   std::vector<NodeId> silent;
   std::vector<NodeId> silent_members;
   for (const NodeId& node_id : by_silence_) {
-    if (now_ - nodes_.at(node_id).heard < options_.lease) break;
+    if (now_ - nodes_.at(node_id).heard < lease()) break;
     const bool has_part = current_member(node_id, round_.number) != nullptr;
     (has_part ? silent_members : silent).push_back(node_id);
   }
@@ -49,7 +49,7 @@ void Job::lose_silent_nodes() {
     out_->push_back(CloseConnection{nodes_.at(node_id).connection});
     lose(node_id, "lease",
          fmt::format("no message came from it for {:.1f} s",
-                     static_cast<double>(options_.lease.count()) / 1'000));
+                     static_cast<double>(rules_.lease_ms) / 1'000));
   }
 }
 

@@ -63,7 +63,7 @@ bool Job::all_previous_are_in() const {
 // Nodes that lost their coordinator may not have noticed it yet.
 Duration Job::longest_wait() const {
   if (round_.number != kNoRound) return kReturnGrace;
-  return earlier_.began_rounds ? options_.return_limit : Duration{rules_.last_call_ms};
+  return earlier_.began_rounds ? return_limit() : Duration{rules_.last_call_ms};
 }
 
 void Job::try_start() {

@@ -51,10 +51,10 @@ struct Persist {
 using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished, Persist>;
 
 struct CoreOptions {
-  Duration heartbeat{1'000};
-  Duration lease{5'000};
-  // How long the nodes of an earlier coordinator's round may take to come to this one.
-  Duration return_limit{6'000};
+  Duration heartbeat{1'000};  // At most. With a short lease it is a fifth of that.
+  // How long the nodes of an earlier coordinator's round may take to come to this one; nothing: the
+  // lease and a second more.
+  std::optional<Duration> return_limit{};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
   // How long a round goes on while all its failures are secondary, because the worker that caused
   // them may still be exiting. A hung worker never exits, so recovery from a hang takes this much

@@ -36,6 +36,7 @@ const std::vector<Changed>& changes() {
        "--shutdown-timeout is 0 s on b and 30 s on a"},
       {"scale_up_ms", [](JobRules& r) { r.scale_up_ms = 5'000; },
        "--scale-up-timeout is 5 s on b and 60 s on a"},
+      {"lease_ms", [](JobRules& r) { r.lease_ms = 1'500; }, "--lease is 1.5 s on b and 5 s on a"},
   };
   return all;
 }
@@ -94,6 +95,8 @@ TEST(JobRules, WhatNobodyCanMeanIsNamed) {
               testing::HasSubstr("--shutdown-timeout in ms is 9223372036854775807"));
   EXPECT_THAT(complaint([](JobRules& r) { r.scale_up_ms = -1; }),
               testing::HasSubstr("--scale-up-timeout in ms is -1"));
+  EXPECT_EQ(complaint([](JobRules& r) { r.lease_ms = 0; }),
+            "--lease in ms is 0; it must be from 500 to 3600000");
 }
 
 }  // namespace

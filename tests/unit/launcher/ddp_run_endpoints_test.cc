@@ -88,6 +88,22 @@ TEST(Flags, RendezvousConf) {
   EXPECT_THAT(unknown.warnings[0], HasSubstr("the key read_timeout has no effect"));
 }
 
+// torchrun's rendezvous counts a node as lost that has not said for so many intervals that it
+// lives.
+TEST(Flags, KeepAlivesOfRendezvousConfAreTheLease) {
+  const auto lease_of = [](const Arguments& more) {
+    Arguments arguments{"--rdzv-conf"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    arguments.push_back("a");
+    return options_of(arguments).spec.rules.lease_ms;
+  };
+  EXPECT_EQ(lease_of({"keep_alive_interval=2,keep_alive_max_attempt=4"}), 8'000);
+  EXPECT_EQ(lease_of({"keep_alive_interval=2"}), 6'000);
+  EXPECT_EQ(lease_of({"keep_alive_max_attempt=2"}), 10'000);
+  EXPECT_EQ(lease_of({"keep_alive_interval=2", "--lease", "1.5"}), 1'500);
+  EXPECT_EQ(lease_of({"timeout=2"}), 5'000);
+}
+
 // As torchrun 2.14.1 reads it (rendezvous/utils.py); what it refuses is in WrongLine.
 TEST(Flags, BlanksAroundKeysAndValuesOfRendezvousConf) {
   const Options options =
@@ -186,6 +202,14 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "--rdzv-conf  x = , is_host=1: 'x' has no value; write for example "
               "join_timeout=60,is_host=true"},
+        Wrong{{"--rdzv-conf", "keep_alive_interval=0", "a"},
+              64,
+              "--rdzv-conf keep_alive_interval=0: keep_alive_interval=0 is not a whole number from "
+              "1 to 1000000"},
+        Wrong{{"--rdzv-conf", "keep_alive_interval=4000", "a"},
+              64,
+              "--rdzv-conf keep_alive_interval=4000: keep_alive_interval times "
+              "keep_alive_max_attempt is not from 0.5 to 3600 seconds; write for example 5 or 1.5"},
         Wrong{{"--rdzv-conf", "is_host=1,", "a"},
               64,
               "--rdzv-conf is_host=1,: '' is not KEY=VALUE; write for example "

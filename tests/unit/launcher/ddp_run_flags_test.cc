@@ -406,7 +406,8 @@ TEST(FlagTable, HelpSaysTheDefaultsOfTheRules) {
       {"last-call", rules.last_call_ms / 1'000},
       {"scale-up-timeout", rules.scale_up_ms / 1'000},
       {"join-timeout", rules.join_timeout_ms / 1'000},
-      {"shutdown-timeout", rules.stop_timeout_ms / 1'000}};
+      {"shutdown-timeout", rules.stop_timeout_ms / 1'000},
+      {"lease", rules.lease_ms / 1'000}};
   std::size_t found = 0;
   for (const Flag& flag : all_flags()) {
     const auto expected = defaults.find(flag.name);

@@ -219,6 +219,23 @@ TEST(Failure, SilenceIsALostNodeAfterTheLease) {
   EXPECT_TRUE(h.closed.contains(h.b)) << "a node that comes back from silence must find out";
 }
 
+TEST(Failure, TheJobChoosesItsLease) {
+  CoordinatorHarness h;
+  const auto join = [&](const std::string& name) {
+    wire::Join message = CoordinatorHarness::node(name, 2, 2);
+    message.rules.lease_ms = 1'500;
+    return h.join(message);
+  };
+  const ConnectionId a = join("a");
+  const ConnectionId b = join("b");
+  EXPECT_EQ(h.last<wire::Welcome>(b).lease_ms, 1'500);
+  EXPECT_EQ(h.last<wire::Welcome>(b).heartbeat_ms, 300) << "several in a lease";
+  h.pass(Duration{1'000}, {b});
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  h.pass(Duration{500}, {b});
+  EXPECT_EQ(h.last<wire::Stop>(a).reason, "node b was lost: no message came from it for 1.5 s");
+}
+
 TEST(Failure, ASpareThatIsSilentTooIsNotPromotedJustToBeLost) {
   Harness h;
   const auto a = h.join(Harness::node("a", 1, 1, 5));
