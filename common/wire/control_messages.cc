@@ -22,12 +22,14 @@ static void to_json(nlohmann::json& json, const Progress& progress) {
   put_number(json, "loss", progress.loss);
   put_number(json, "samples_per_second", progress.samples_per_second);
   if (progress.total_steps > 0) json["total_steps"] = progress.total_steps;
+  put_number(json, "computed_ms", progress.computed_ms);
 }
 static void from_json(const nlohmann::json& json, Progress& progress) {
   progress.step = json.value("step", Progress().step);
   progress.loss = get_number(json, "loss");
   progress.samples_per_second = get_number(json, "samples_per_second");
   progress.total_steps = json.value("total_steps", Progress().total_steps);
+  progress.computed_ms = get_number(json, "computed_ms");
 }
 
 static void to_json(nlohmann::json& json, const CheckpointRequest&) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -48,6 +49,9 @@ struct Progress {
   double loss = 0;                // May be NaN; 0: the program tells none.
   double samples_per_second = 0;  // NaN: unknown.
   std::int64_t total_steps = 0;   // Of the whole training; 0: unknown.
+  // At the end of that step: how long the worker has not waited for other ranks, in milliseconds
+  // from any fixed moment on; NaN: unknown.
+  double computed_ms = std::numeric_limits<double>::quiet_NaN();
 };
 
 // Sent just before the worker ends badly, so that the report can name the cause.

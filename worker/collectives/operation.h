@@ -60,7 +60,8 @@ struct Operation {
   std::shared_ptr<std::byte> packed;  // Owns `in` in that case.
   TimePoint deadline{};
   std::chrono::milliseconds timeout{0};  // What the deadline came from, for messages.
-  std::uint64_t flight = 0;              // Its entry in the flight recorder; 0: none.
+  TimePoint issued() const { return deadline - timeout; }
+  std::uint64_t flight = 0;  // Its entry in the flight recorder; 0: none.
 
   bool uneven() const { return !in_counts.empty() || !out_counts.empty(); }
   DType type() const { return static_cast<DType>(record.type); }

@@ -25,6 +25,7 @@
 #include "common/process/descriptor_passing.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
+#include "worker/runtime/waiting_time.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/write_error_file.h"
 
@@ -88,7 +89,7 @@ class SocketChannel final : public ControlChannel {
 
   void progress(std::int64_t step, double loss, double samples_per_second,
                 std::int64_t total_steps) override {
-    wire::Progress progress{step, loss, samples_per_second, total_steps};
+    wire::Progress progress{step, loss, samples_per_second, total_steps, computed_ms()};
     {
       const std::lock_guard lock(mutex_);
       told_ = progress;
@@ -102,6 +103,7 @@ class SocketChannel final : public ControlChannel {
     {
       const std::lock_guard lock(mutex_);
       told_.step = step;
+      told_.computed_ms = computed_ms();
       if (!progress_is_due()) return;
       progress = told_;
     }
@@ -163,6 +165,10 @@ class SocketChannel final : public ControlChannel {
 
   static std::string frame_of(const wire::WorkerMessage& message) {
     return wire::encode_frame(wire::encode(message));
+  }
+
+  static double computed_ms() {
+    return std::chrono::duration<double, std::milli>(runtime::computed_time(Clock::now())).count();
   }
 
   // Needs mutex_.

@@ -108,13 +108,13 @@ void FlightRecorder::begin(Slot slot, const Issue& issue, TimePoint at, FlightSt
   }
 }
 
-void FlightRecorder::started(Slot slot) { change(slot, FlightState::kStarted); }
+void FlightRecorder::started(Slot slot, TimePoint at) { change(slot, FlightState::kStarted, at); }
 
-void FlightRecorder::finished(Slot slot, bool ok) {
-  change(slot, ok ? FlightState::kDone : FlightState::kFailed);
+void FlightRecorder::finished(Slot slot, bool ok, TimePoint at) {
+  change(slot, ok ? FlightState::kDone : FlightState::kFailed, at);
 }
 
-void FlightRecorder::change(Slot slot, FlightState state) {
+void FlightRecorder::change(Slot slot, FlightState state, TimePoint at) {
   if (slot == 0) return;
   FlightEntry& target = entry(slot);
   const Writing writing(target);
@@ -127,7 +127,7 @@ void FlightRecorder::change(Slot slot, FlightState state) {
   constexpr std::size_t kStarted = word_of(offsetof(FlightRecord, started_ns));
   constexpr std::size_t kEnded = word_of(offsetof(FlightRecord, ended_ns));
   target.words[state == FlightState::kStarted ? kStarted : kEnded].store(
-      static_cast<std::uint64_t>(in_ns(Clock::now())), std::memory_order_relaxed);
+      static_cast<std::uint64_t>(in_ns(at)), std::memory_order_relaxed);
   // Group and state share a word, in this order.
   constexpr std::size_t kState = word_of(offsetof(FlightRecord, group));
   static_assert(offsetof(FlightRecord, state) == offsetof(FlightRecord, group) + 4);

@@ -36,8 +36,8 @@ class FlightRecorder {
   Slot issued(const Issue& issue, TimePoint at = Clock::now(), bool started = false);
   // The same for a message to or from rank `root` of the world, which has reached `state`.
   Slot message(const Issue& issue, TimePoint at, wire::FlightState state);
-  void started(Slot slot);
-  void finished(Slot slot, bool ok);
+  void started(Slot slot, TimePoint at = Clock::now());
+  void finished(Slot slot, bool ok, TimePoint at = Clock::now());
 
  private:
   // Marks slots of messages.
@@ -49,7 +49,7 @@ class FlightRecorder {
                : ring_->message_entries[((slot & ~kMessage) - 1) % wire::kFlightMessages];
   }
   void begin(Slot slot, const Issue& issue, TimePoint at, wire::FlightState state);
-  void change(Slot slot, wire::FlightState state);
+  void change(Slot slot, wire::FlightState state, TimePoint at);
 
   wire::FlightRing* ring_;
   std::uint32_t group_;

@@ -177,17 +177,21 @@ WorkPtr Group::issue(collectives::Operation operation, OpOptions options) {
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;
-  if (options.synchronous && run_now(operation, options.tag)) {
+  if (!options.synchronous) {
+    if (options.on_done) future_issued(operation.issued());
+    return enqueue(std::move(operation), std::move(options));
+  }
+  Waiting waiting(operation.issued());
+  if (run_now(operation, options.tag, waiting)) {
     if (options.on_done) options.on_done(nullptr);
     return done_work();
   }
-  const bool synchronous = options.synchronous;
   const auto work = enqueue(std::move(operation), std::move(options));
-  if (synchronous) work->wait();
+  work->wait();
   return work;
 }
 
-bool Group::run_now(collectives::Operation& operation, const SharedText& tag) {
+bool Group::run_now(collectives::Operation& operation, const SharedText& tag, Waiting& waiting) {
   const std::unique_lock executing(executing_, std::try_to_lock);
   if (!executing) return false;
   {
@@ -198,6 +202,7 @@ bool Group::run_now(collectives::Operation& operation, const SharedText& tag) {
   }
   operation.flight = record_issue(operation, tag, true);
   auto failure = perform(operation);
+  waiting.end(ended_);
   if (failure) {
     throw CollectiveError(
         fail_operation(std::move(*failure), name_operation(operation.record, tag)));
@@ -230,7 +235,7 @@ std::uint64_t Group::record_issue(const collectives::Operation& operation, const
   const collectives::OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
                          name_of(record.kind), tag.str(), dtype_bytes(operation.type())},
-                        operation.deadline - operation.timeout, started);
+                        operation.issued(), started);
 }
 
 void Group::abort(const std::string& reason) {
@@ -312,6 +317,7 @@ void Group::release(std::unique_lock<std::mutex>& executing) {
 
 void Group::drain_queue() {
   own_thread_of = this;
+  ignore_waits_of_this_thread();
   for (;;) {
     std::unique_lock executing(executing_);
     if (!run_next(executing, TimePoint::max())) return;
@@ -338,7 +344,8 @@ Outcome Group::perform(const collectives::Operation& operation) {
   }
   auto failure = collectives_.run(operation);
   if (!failure && collectives_.needs_messages(operation)) failure = exchange_messages(operation);
-  flight_.finished(operation.flight, !failure);
+  ended_ = Clock::now();
+  flight_.finished(operation.flight, !failure, ended_);
   if (failure) return failure;
   packed = static_cast<std::byte*>(operation.in.data);
   for (const Buffer& part : operation.parts) {
@@ -359,7 +366,10 @@ void Group::finish(const std::shared_ptr<CollectiveWork>& work, const Outcome& f
     const std::lock_guard lock(mutex_);
     --unfinished_;
   }
-  if (work->has_listener()) untold_.push_back(work);
+  if (work->has_listener()) {
+    future_done(work->operation().issued());
+    untold_.push_back(work);
+  }
   if (failure) {
     work->fail(*failure);
   } else {

@@ -16,6 +16,7 @@
 #include "worker/runtime/meeting.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/spare_threads.h"
+#include "worker/runtime/waiting_time.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
 
@@ -93,7 +94,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
  private:
   WorkPtr issue(collectives::Operation operation, OpOptions options);
   // Runs the operation here and now. Returns false if another thread is running operations.
-  bool run_now(collectives::Operation& operation, const SharedText& tag);
+  bool run_now(collectives::Operation& operation, const SharedText& tag, Waiting& waiting);
   std::shared_ptr<CollectiveWork> enqueue(collectives::Operation operation, OpOptions options);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
@@ -137,6 +138,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::unique_ptr<transport::Transport>
       transport_;  // Used under executing_, except for what any thread may call.
   collectives::Collectives collectives_;  // Under executing_.
+  TimePoint ended_;                       // When the newest operation ended. Under executing_.
   // Done; their listeners have not been told. Under executing_.
   std::vector<std::shared_ptr<CollectiveWork>> untold_;
   FlightRecorder flight_;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "worker/runtime/post_office.h"
+#include "worker/runtime/waiting_time.h"
 
 namespace ddp::runtime {
 
@@ -25,10 +26,11 @@ void MessageWork::tell_listener() {
 
 void MessageWork::wait() {
   if (!done()) {
+    const Waiting waiting;
     if (const auto mover = mover_.lock()) mover->wait(*this);
+    // If the mover is gone, its destructor is about to complete the work.
+    state_.wait(kPending);
   }
-  // If the mover is gone, its destructor is about to complete the work.
-  state_.wait(kPending);
   if (state_.load(std::memory_order_acquire) == kFailed) {
     throw CollectiveError(failure_);
   }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "worker/runtime/group.h"
+#include "worker/runtime/waiting_time.h"
 #include "worker/transport/futex.h"
 #include "worker/transport/wait_interrupt.h"
 
@@ -74,15 +75,19 @@ void CollectiveWork::start() {
   if (auto group = group_.lock()) group->wake();
 }
 
-void CollectiveWork::wait() {
-  if (!done()) {
-    if (auto group = group_.lock()) group->help(*this);
-  }
+void CollectiveWork::wait_for_end() {
+  const Waiting waiting;
+  if (auto group = group_.lock()) group->help(*this);
   if (!done() && !wait_until(operation_.deadline + kTurnGrace)) {
     if (auto group = group_.lock()) group->expire(*this);
     while (!wait_until(Clock::now() + kSleepLimit)) {
     }
   }
+}
+
+void CollectiveWork::wait() {
+  if (has_future_) future_is_waited_for(operation_.issued());
+  if (!done()) wait_for_end();
   if (state_.load(std::memory_order_acquire) == kFailed) {
     throw CollectiveError(failure_);
   }

@@ -27,7 +27,8 @@ class CollectiveWork final : public Work {
       : group_(std::move(group)),
         operation_(std::move(operation)),
         tag_(std::move(options.tag)),
-        on_done_(std::move(options.on_done)) {}
+        on_done_(std::move(options.on_done)),
+        has_future_(on_done_ != nullptr) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
@@ -47,11 +48,13 @@ class CollectiveWork final : public Work {
 
   void finish(State state);
   bool wait_until(TimePoint limit);
+  void wait_for_end();
 
   std::weak_ptr<Group> group_;
   collectives::Operation operation_;
   SharedText tag_;
   std::function<void(std::exception_ptr)> on_done_;
+  const bool has_future_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<std::uint32_t> waiters_{0};

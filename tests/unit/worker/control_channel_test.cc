@@ -23,6 +23,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
+#include "worker/runtime/waiting_time.h"
 
 namespace ddp {
 namespace {
@@ -127,6 +128,24 @@ TEST(ControlChannel, ALossThatIsNoNumberDoesNotLoseTheStep) {
   EXPECT_EQ(progress.step, 12);
   EXPECT_TRUE(std::isnan(progress.loss));
   EXPECT_TRUE(std::isnan(progress.samples_per_second));
+}
+
+TEST(ControlChannel, ProgressSaysHowLongThisProcessHasNotWaited) {
+  Agent agent;
+  const auto channel = ControlChannel::from_environment({});
+  agent.receive();
+  const TimePoint started = Clock::now();
+  channel->progress(1, 0, 0);
+  const double before = std::get<wire::Progress>(agent.receive()).computed_ms;
+  {
+    const runtime::Waiting waiting;
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // sleep: a wait of known length
+  }
+  channel->progress(2, 0, 0);
+  const double after = std::get<wire::Progress>(agent.receive()).computed_ms;
+  const std::chrono::duration<double, std::milli> all = Clock::now() - started;
+  EXPECT_GE(after, before);
+  EXPECT_LE(after - before, all.count() - 150) << "the wait counts as computing";
 }
 
 TEST(ControlChannel, SaysHelloThenWhatItIsTold) {

@@ -1,0 +1,71 @@
+#include "worker/runtime/waiting_time.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace ddp::runtime {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// Of this process.
+struct WaitAccount {
+  std::mutex mutex;  // Guards everything here.
+  int waiters = 0;
+  TimePoint since;  // When the first of the waiters began.
+  nanoseconds waited{0};
+  // The newest operation with a future.
+  TimePoint future_issued;
+  nanoseconds waited_before{0};  // Until it was issued.
+  nanoseconds future_wait{0};    // The wait for it, once it is done.
+} account;
+
+thread_local bool waits_are_ignored = false;
+
+}  // namespace
+
+Waiting::Waiting(TimePoint since) : counts_(!waits_are_ignored) {
+  if (!counts_) return;
+  const std::lock_guard lock(account.mutex);
+  if (account.waiters++ == 0) account.since = since;
+}
+
+void Waiting::end(TimePoint now) {
+  if (!std::exchange(counts_, false)) return;
+  const std::lock_guard lock(account.mutex);
+  if (--account.waiters > 0) return;
+  account.waited += std::max(nanoseconds(now - account.since), nanoseconds(0));
+}
+
+void ignore_waits_of_this_thread() { waits_are_ignored = true; }
+
+void future_issued(TimePoint issued) {
+  const std::lock_guard lock(account.mutex);
+  account.future_issued = issued;
+  account.waited_before = account.waited;
+  account.future_wait = nanoseconds(0);
+}
+
+void future_done(TimePoint issued) {
+  const std::lock_guard lock(account.mutex);
+  if (issued != account.future_issued) return;
+  const nanoseconds counted = account.waited - account.waited_before;
+  account.future_wait = std::max(nanoseconds(Clock::now() - issued) - counted, nanoseconds(0));
+}
+
+void future_is_waited_for(TimePoint issued) {
+  const std::lock_guard lock(account.mutex);
+  if (issued != account.future_issued) return;
+  account.future_issued = {};
+  account.future_wait = nanoseconds(0);
+}
+
+nanoseconds computed_time(TimePoint now) {
+  const std::lock_guard lock(account.mutex);
+  account.waited += std::exchange(account.future_wait, nanoseconds(0));
+  account.future_issued = {};
+  return nanoseconds(now.time_since_epoch()) - account.waited;
+}
+
+}  // namespace ddp::runtime
