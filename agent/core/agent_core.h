@@ -254,6 +254,7 @@ class AgentCore {
     bool examining = false;                     // FindHung was emitted and not answered yet.
     std::int64_t step = -1;                     // The largest that a worker has reported.
     std::optional<Metrics> metrics = {};
+    std::vector<wire::Computed> computed = {};  // By local rank.
     std::optional<Commit> commit = {};
     Stopping stop = {};
     bool failed = false;              // A worker has failed, so the round cannot succeed.
@@ -289,6 +290,7 @@ class AgentCore {
   void handle(const wire::Refused& message);
   void handle(const wire::Moved& /*message*/) {}  // The shell follows it.
   void handle(const wire::Ping& /*message*/) {}
+  void handle(const wire::Notice& message) { emit(Print{message.text}); }
 
   void begin_connecting();
   void connect(Duration delay);

@@ -312,6 +312,11 @@ std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
 // All workers of a group report the same loss and speed, so one speaks for the node.
 void AgentCore::on_worker_metrics(int local_rank, const wire::Progress& progress) {
   if (!round_.live.contains(local_rank)) return;
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (std::isfinite(progress.computed_ms)) {
+    if (index >= round_.computed.size()) round_.computed.resize(index + 1);
+    round_.computed[index] = {.step = progress.step, .ms = progress.computed_ms};
+  }
   if (round_.metrics && local_rank > round_.metrics->local_rank) return;
   round_.metrics = {local_rank, progress};
 }
@@ -319,6 +324,7 @@ void AgentCore::on_worker_metrics(int local_rank, const wire::Progress& progress
 wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
   message.step = round_.step;
+  message.computed = round_.computed;
   if (!round_.metrics) return message;
   const wire::Progress& told = round_.metrics->progress;
   // Programs without a loss report 0.

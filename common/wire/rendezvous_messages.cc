@@ -1,5 +1,7 @@
 #include "common/wire/rendezvous_messages.h"
 
+#include <cmath>
+
 #include "common/wire/json_messages.h"
 
 namespace ddp::wire {
@@ -36,17 +38,28 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, add
                                                 node_rank_is_wish, program, nproc, role, rules,
                                                 last_round, restarts, running_round, group_rank,
                                                 members, needs_own_store, store_port, replica_port)
+// As a pair, because there is one for each worker in each heartbeat.
+static void to_json(nlohmann::json& json, const Computed& computed) {
+  json = {computed.step, nullptr};
+  if (std::isfinite(computed.ms)) json[1] = computed.ms;
+}
+static void from_json(const nlohmann::json& json, Computed& computed) {
+  computed = {.step = json.at(0).get<std::int64_t>()};
+  if (!json.at(1).is_null()) computed.ms = json.at(1).get<double>();
+}
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
   put_number(json, "samples_per_second", heartbeat.samples_per_second);
   if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
+  if (!heartbeat.computed.empty()) json["computed"] = heartbeat.computed;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.step = json.value("step", Heartbeat().step);
   heartbeat.loss = get_number(json, "loss");
   heartbeat.samples_per_second = get_number(json, "samples_per_second");
   heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
+  heartbeat.computed = json.value("computed", Heartbeat().computed);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
                                                 reports_progress)
@@ -65,6 +78,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRound, round, deadline_ms,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Moved, host, port)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Notice, text)
 static void to_json(nlohmann::json& json, const Ping& /*ping*/) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json& /*json*/, Ping& /*ping*/) {}
 
@@ -85,6 +99,7 @@ static const char* type_name(const Finish*) { return "finish"; }
 static const char* type_name(const Refused*) { return "refused"; }
 static const char* type_name(const Moved*) { return "moved"; }
 static const char* type_name(const Ping*) { return "ping"; }
+static const char* type_name(const Notice*) { return "notice"; }
 
 std::string encode(const AgentMessage& message) { return encode_variant(message); }
 

@@ -90,13 +90,23 @@ struct Join {
   int replica_port = 0;  // Where this node's ddp-run can take over the job; 0: it cannot.
 };
 
+// How far a worker has come, and how long it has not waited for other ranks until the end of that
+// step (Progress::computed_ms).
+struct Computed {
+  std::int64_t step = -1;
+  double ms = std::numeric_limits<double>::quiet_NaN();  // NaN: unknown.
+
+  friend bool operator==(const Computed&, const Computed&) = default;
+};
+
 struct Heartbeat {
   // The largest step that the node's workers have reported in this round; -1: none.
   std::int64_t step = -1;
   // The latest values of the node's first worker that reports any; NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
-  std::int64_t total_steps = 0;  // As it reports them; 0: unknown.
+  std::int64_t total_steps = 0;      // As it reports them; 0: unknown.
+  std::vector<Computed> computed{};  // By local rank, as far as workers have told.
 };
 
 // A worker of the round ended badly. May come several times in a round. The agent goes on
@@ -228,13 +238,18 @@ struct Moved {
   int port = 0;
 };
 
+// A line for the person in front of the node's terminal.
+struct Notice {
+  std::string text;
+};
+
 // Nothing to do. As long as the agent's machine acknowledges it, the machine is there.
 struct Ping {};
 
 using AgentMessage =
     std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave>;
-using CoordinatorMessage =
-    std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish, Refused, Moved, Ping>;
+using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish,
+                                        Refused, Moved, Ping, Notice>;
 
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);

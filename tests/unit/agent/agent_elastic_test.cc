@@ -255,6 +255,22 @@ TEST_F(Stalling, HeartbeatsCarryWhatTheFirstWorkerMeasures) {
   EXPECT_EQ(heartbeat(4).loss, 0.25);
 }
 
+TEST_F(Stalling, HeartbeatsCarryHowLongEachWorkerHasComputed) {
+  const auto heartbeat = [&] {
+    now += Duration{1'000};
+    return the<wire::Heartbeat>(core.on_tick(now));
+  };
+  EXPECT_THAT(heartbeat().computed, IsEmpty());
+  core.on_worker_metrics(1, {.step = 3, .computed_ms = 250});
+  core.on_worker_metrics(1, {.step = 4, .computed_ms = 300.5});
+  const auto computed = heartbeat().computed;
+  ASSERT_EQ(computed.size(), 2u);
+  EXPECT_EQ(computed[0].step, -1) << "it has told nothing";
+  EXPECT_EQ(computed[1], (wire::Computed{.step = 4, .ms = 300.5}));
+  core.on_worker_metrics(0, {.step = 4});  // Of a library that measures nothing.
+  EXPECT_EQ(heartbeat().computed[0].step, -1);
+}
+
 TEST_F(Stalling, WhoNeverMadeProgressIsNotTimed) {
   EXPECT_THAT(pass(Duration{3'600'000}), IsEmpty());
 }
