@@ -16,9 +16,10 @@ struct Rule {
   const char* member;  // In JSON.
   std::string_view flag;
   const char* name;  // In messages about the range.
-  std::variant<int JobRules::*, std::int64_t JobRules::*, bool JobRules::*> value;
-  std::int64_t low;
-  std::int64_t high;
+  std::variant<int JobRules::*, std::int64_t JobRules::*, bool JobRules::*, double JobRules::*>
+      value;
+  double low;
+  double high;
 };
 
 // All rules, in the order in which they are compared and checked.
@@ -40,11 +41,18 @@ constexpr auto kRules = std::to_array<Rule>({
     {"scale_up_ms", "--scale-up-timeout", "--scale-up-timeout in ms", &JobRules::scale_up_ms, 0,
      kTimeLimitMs},
     {"lease_ms", "--lease", "--lease in ms", &JobRules::lease_ms, kLeastLeaseMs, kLongestLeaseMs},
+    {"exclude_stragglers", "--exclude-stragglers", "--exclude-stragglers",
+     &JobRules::exclude_stragglers, 0, kLargestRatio},
 });
 
 std::string text_of(bool value) { return value ? "given" : "not given"; }
+std::string text_of(double value) { return value == 0 ? "not given" : fmt::format("{}", value); }
 std::string text_of(int value) { return fmt::format("{}", value); }
 std::string text_of(std::int64_t ms) { return fmt::format("{} s", static_cast<double>(ms) / 1e3); }
+
+std::string exact(const Rule& rule, const JobRules& rules) {
+  return std::visit([&](auto value) { return fmt::format("{}", +(rules.*value)); }, rule.value);
+}
 
 // The value as people write it.
 std::string shown(const Rule& rule, const JobRules& rules) {
@@ -74,11 +82,12 @@ void from_json(const nlohmann::json& json, JobRules& rules) {
 std::string out_of_range(const JobRules& rules) {
   for (const Rule& rule : kRules) {
     const auto value =
-        std::visit([&](auto member) { return std::int64_t{rules.*member}; }, rule.value);
+        std::visit([&](auto member) { return static_cast<double>(rules.*member); }, rule.value);
     const bool is_minimum = std::string_view(rule.member) == "min_nodes";
-    const std::int64_t high = is_minimum ? rules.max_nodes : rule.high;
+    const double high = is_minimum ? rules.max_nodes : rule.high;
     if (value >= rule.low && value <= high) continue;
-    return fmt::format("{} is {}; it must be from {} to {}", rule.name, value, rule.low, high);
+    return fmt::format("{} is {}; it must be from {} to {}", rule.name, exact(rule, rules),
+                       rule.low, high);
   }
   return "";
 }

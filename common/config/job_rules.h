@@ -24,6 +24,9 @@ struct JobRules {
   std::int64_t scale_up_ms = 60'000;
   // --lease: how long a node may be silent before it counts as lost.
   std::int64_t lease_ms = 5'000;
+  // --exclude-stragglers: a spare replaces a node with a rank that computes so many times as long
+  // as the others; 0: never.
+  double exclude_stragglers = 0;
 
   friend bool operator==(const JobRules&, const JobRules&) = default;
 };
@@ -36,6 +39,9 @@ inline constexpr int kNodesLimit = 1'000'000;
 // The values of --lease. A shorter one would take every busy machine for a lost one.
 inline constexpr std::int64_t kLeastLeaseMs = 500;
 inline constexpr std::int64_t kLongestLeaseMs = 3'600'000;
+// The values of --exclude-stragglers. Less than the least does not count as late.
+inline constexpr double kLeastRatio = 1.2;
+inline constexpr double kLargestRatio = 100;
 
 // The largest value of --max-restarts and --max-no-progress.
 inline constexpr int kMaxRestartsLimit = 1'000'000;

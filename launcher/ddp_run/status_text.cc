@@ -96,6 +96,13 @@ std::string heading(const json& job) {
                            job.at("max_restarts").get<std::int64_t>());
 }
 
+std::string late_line(const json& late) {
+  return fmt::format(
+      "  late: rank {} ({}) computes {:.4g} ms a step, the others {:.4g} ms (median), for {}\n",
+      late.at("rank").get<int>(), text_of(late, "host"), late.at("computes_ms").get<double>(),
+      late.at("others_ms").get<double>(), duration_text(late.at("since_ms").get<double>() / 1'000));
+}
+
 std::string job_text(const json& job) {
   std::string out = heading(job);
   if (job.contains("waiting_for")) {
@@ -107,6 +114,9 @@ std::string job_text(const json& job) {
     if (failure->contains("log_path")) {
       out += fmt::format("  its log: {}\n", text_of(*failure, "log_path"));
     }
+  }
+  if (const auto all = job.find("late"); all != job.end()) {
+    for (const json& late : *all) out += late_line(late);
   }
   if (job.contains("exit_code")) {
     out += fmt::format("  over with status {}: {}\n", job["exit_code"].get<int>(),

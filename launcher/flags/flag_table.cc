@@ -181,6 +181,11 @@ constexpr auto kFlags = std::to_array<Flag>({
      "how long a node may say nothing before it counts as lost (default 5). A machine that is gone "
      "or cut off is noticed within a second anyway; this is for one that is there and stands still",
      "--lease 10", true},
+    {kFailure, "exclude-stragglers", 0, "RATIO",
+     "replace a node by a spare if one of its workers computes RATIO times as long a step as the "
+     "others for half a minute, 1.2 or more (default: never). For workers of libddp that report "
+     "steps",
+     "--exclude-stragglers 1.5", true},
     {kFailure, "coordinator-timeout", 0, "SECONDS",
      "how long to look for a rendezvous daemon that was lost (default 60)",
      "--coordinator-timeout 300", true},

@@ -105,6 +105,16 @@ Result<std::int64_t> parse_lease(std::string_view text) {
   return limit ? check_lease(*limit) : limit;
 }
 
+Result<double> parse_ratio(std::string_view text) {
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && rest == text.data() + text.size() && value >= config::kLeastRatio &&
+      value <= config::kLargestRatio)
+    return value;
+  return invalid("not a number from {} to {}; write for example 1.5", config::kLeastRatio,
+                 config::kLargestRatio);
+}
+
 Result<std::pair<int, int>> parse_node_range(std::string_view text) {
   const auto colon = text.find(':');
   const auto minimum = parse_integer(text.substr(0, colon), 1, config::kNodesLimit);

@@ -22,6 +22,7 @@ Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed);
 // The same for --lease, within its limits.
 Result<std::int64_t> parse_lease(std::string_view text);
 Result<std::int64_t> check_lease(std::int64_t milliseconds);
+Result<double> parse_ratio(std::string_view text);                    // For --exclude-stragglers.
 Result<std::pair<int, int>> parse_node_range(std::string_view text);  // N or MIN:MAX
 Result<ProcessCount> parse_process_count(std::string_view text);
 // CUDA devices, "2,4,7": numbers or names (GPU-..., MIG-...), each once.

@@ -101,6 +101,7 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   reader.take("last-call", seconds_or_none, options.spec.rules.last_call_ms);
   reader.take("join-timeout", seconds, options.spec.rules.join_timeout_ms);
   reader.take("lease", parse_lease, options.spec.rules.lease_ms);
+  reader.take("exclude-stragglers", parse_ratio, options.spec.rules.exclude_stragglers);
   reader.take("coordinator-timeout", seconds_or_none, options.spec.coordinator_timeout_ms);
   read_limit(reader, "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", options.spec.exit_barrier_ms);
   if (reader.has("shutdown-timeout")) {

@@ -28,7 +28,8 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       stop_timeout_(rules_.stop_timeout_ms + wire::park_limit_ms(rules_.stop_timeout_ms) +
                     kStopGrace.count()),
       now_(now),
-      next_start_{.reason = "first round", .not_before = now} {
+      next_start_{.reason = "first round", .not_before = now},
+      lateness_(rules_.exclude_stragglers) {
   if (record != nullptr) {
     next_round_ = record->next_round;
     budget_.inherited = record->restarts;
@@ -105,8 +106,10 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.total_steps = message.total_steps;
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
-  if (Member* member = current_member(from, round_.number))
-    note_progress(*member, message.step, false);
+  Member* const member = current_member(from, round_.number);
+  if (member == nullptr) return;
+  note_progress(*member, message.step, false);
+  note_computed(*member, message);
 }
 
 void Job::measure_pace(Node& node) const {
@@ -277,6 +280,7 @@ void Job::begin_stop(const std::string& reason, bool is_failure) {
                  .keeps_workers = !is_failure || keeps_workers(),
                  .deadline = now_ + stop_timeout_};
   round_.scale_up.reset();
+  close_lateness();
   // Nodes that are not back yet are told when they come.
   for (const std::size_t rank : round_.recovery.awaited)
     round_.members[rank].presence = Member::Presence::kLost;
@@ -307,6 +311,7 @@ std::string Job::round_report(bool permanent) const {
                          .restarts = budget_.restarts(),
                          .max_restarts = rules_.max_restarts,
                          .retry_would_not_help = permanent,
+                         .late = lateness_text(),
                          .operations = std::move(operations)});
 }
 
@@ -327,8 +332,13 @@ void Job::persist() {
 
 void Job::finish(int exit_code, const std::string& summary, const std::string& report,
                  const std::string& error) {
+  close_lateness();
+  const std::string late = lateness_text();
+  // Nobody prints the summary of a job that has ended well.
+  if (exit_code == kExitSuccess && !late.empty()) notify(late);
   phase_ = Phase::kFinished;
-  result_ = wire::Finish{exit_code, summary, report, error};
+  result_ = wire::Finish{exit_code, late.empty() ? summary : fmt::format("{}; {}", summary, late),
+                         report, error};
   persist();
   for (const auto& [node_id, node] : nodes_) send(node.connection, result_);
   for (const HeldJoin& held : held_) {

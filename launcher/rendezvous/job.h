@@ -19,6 +19,7 @@
 #include "launcher/rendezvous/failure_order.h"
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
+#include "launcher/rendezvous/lateness.h"
 #include "launcher/rendezvous/rendezvous_core.h"
 
 namespace ddp::rendezvous {
@@ -110,6 +111,8 @@ class Job {
   // told to commit; gone when all have committed, at the limit, or when the round is stopped.
   struct ScaleUp {
     TimePoint until;
+    std::string reason;  // What members are told.
+    NodeId instead_of;  // A spare comes in for this late node; empty: there is room for more nodes.
     std::set<std::size_t> uncommitted = {};  // Members that have not committed yet.
   };
   // The stop of a round, in kStopping. Assigned when the round is stopped.
@@ -142,6 +145,7 @@ class Job {
     Recovery recovery = {};
     std::optional<ScaleUp> scale_up = {};
     Stop stop = {};
+    bool lacks_substitute = false;  // It was told that no spare can replace a late node.
     std::string leave_reason = {};  // Why a member left during the round; empty if none did.
   };
   // What the job has spent on restarts, and what they have brought. Never begins anew: an earlier
@@ -217,10 +221,25 @@ class Job {
 
   // ---- job_scale_up.cc ----
   void welcome_newcomer(const NodeId& node_id);
-  void begin_scale_up();
+  void begin_scale_up(std::string reason = "a node joins", NodeId instead_of = {});
   void check_scale_up();
   bool has_room() const;
   std::vector<const Node*> newcomers() const;
+
+  // ---- job_stragglers.cc ----
+  const Member& member_with(Rank rank) const;  // The round has that rank.
+  std::string rank_text(Rank rank) const;
+  void note_computed(const Member& member, const wire::Heartbeat& message);
+  void tell_changes(const Lateness::Changes& changes);
+  void notify(const std::string& text);
+  void remember_late(const Lateness::Late& late);
+  // The round ends.
+  void close_lateness();
+  std::string lateness_text() const;
+  bool is_excluded(const NodeId& node_id) const;
+  const Node* substitute() const;
+  void exclude_straggler();
+  void replace_straggler(const ScaleUp& change);
 
   // ---- job.cc ----
   void measure_pace(Node& node) const;
@@ -321,7 +340,10 @@ class Job {
   RoundState round_;
   // The root cause of the last round that failed before round_, and that round.
   std::optional<std::pair<Round, wire::Failure>> last_failure_;
-  std::uint64_t failures_reported_ = 0;  // In all rounds.
+  std::uint64_t failures_reported_ = 0;       // In all rounds.
+  Lateness lateness_;                         // Of round_.
+  std::map<std::string, Duration> was_late_;  // How long ranks were late, in earlier rounds, too.
+  std::map<NodeId, TimePoint> excluded_;      // When a spare has taken a late node's place.
 
   TimePoint next_announcement_;
   TimePoint last_announcement_;

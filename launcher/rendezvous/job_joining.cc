@@ -145,7 +145,8 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
   if (round_.failures.empty()) round_.cause_deadline.reset();
   if (round_.scale_up && round_.scale_up->uncommitted.contains(rank_of(*member))) {
     const auto left = std::chrono::duration_cast<Duration>(round_.scale_up->until - now_).count();
-    send(from, wire::CommitRound{round_.number, std::max<std::int64_t>(left, 0), "a node joins"});
+    send(from, wire::CommitRound{round_.number, std::max<std::int64_t>(left, 0),
+                                 round_.scale_up->reason});
   }
   return true;
 }

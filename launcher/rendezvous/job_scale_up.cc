@@ -2,6 +2,7 @@
 // then the round changes. If they do not commit in time, the round changes without that.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -39,13 +40,15 @@ void Job::welcome_newcomer(const NodeId& node_id) {
   if (!round_.scale_up) begin_scale_up();
 }
 
-void Job::begin_scale_up() {
-  round_.scale_up = ScaleUp{.until = now_ + Duration{rules_.scale_up_ms}};
+void Job::begin_scale_up(std::string reason, NodeId instead_of) {
+  round_.scale_up = ScaleUp{.until = now_ + Duration{rules_.scale_up_ms},
+                            .reason = std::move(reason),
+                            .instead_of = std::move(instead_of)};
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kIn) continue;
     round_.scale_up->uncommitted.insert(rank_of(member));
     send(nodes_.at(member.info.node_id).connection,
-         wire::CommitRound{round_.number, rules_.scale_up_ms, "a node joins"});
+         wire::CommitRound{round_.number, rules_.scale_up_ms, round_.scale_up->reason});
   }
   check_scale_up();
 }
@@ -60,7 +63,8 @@ void Job::handle(const NodeId& from, const wire::NodeCommitted& message) {
 void Job::check_scale_up() {
   if (!round_.scale_up) return;
   if (!round_.scale_up->uncommitted.empty() && now_ < round_.scale_up->until) return;
-  round_.scale_up.reset();
+  const ScaleUp change = *std::exchange(round_.scale_up, std::nullopt);
+  if (!change.instead_of.empty()) return replace_straggler(change);
   const std::vector<const Node*> nodes = newcomers();
   if (nodes.empty()) return;
   if (!has_room()) return send_spares(nodes, spare_text());

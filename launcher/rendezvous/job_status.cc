@@ -45,6 +45,14 @@ nlohmann::json to_json(const FailureStatus& failure) {
   return object;
 }
 
+nlohmann::json to_json(const LateStatus& late) {
+  return {{"rank", late.rank},
+          {"host", late.host},
+          {"computes_ms", late.computes_ms},
+          {"others_ms", late.others_ms},
+          {"since_ms", late.since.count()}};
+}
+
 FailureStatus status_of(const wire::Failure& failure, Round round) {
   return {.round = round,
           .text = describe(failure),
@@ -67,6 +75,7 @@ nlohmann::json to_json(const JobStatus& status) {
                      {"best_step", status.best_step},   {"nodes", nlohmann::json::array()}};
   for (const NodeStatus& node : status.nodes) job["nodes"].push_back(to_json(node));
   if (status.first_failure) job["first_failure"] = to_json(*status.first_failure);
+  for (const LateStatus& late : status.late) job["late"].push_back(to_json(late));
   if (!status.waiting_for.empty()) job["waiting_for"] = status.waiting_for;
   if (status.exit_code) {
     job["exit_code"] = *status.exit_code;
@@ -134,8 +143,10 @@ std::string Job::waits_for(TimePoint now) const {
                          round_.stop.reason);
     case Phase::kRunning:
       if (!round_.scale_up) return "";
-      return fmt::format("{} to commit, so that a new node can come in",
-                         counted(static_cast<int>(round_.scale_up->uncommitted.size()), "node"));
+      return fmt::format("{} to commit, so that {}",
+                         counted(static_cast<int>(round_.scale_up->uncommitted.size()), "node"),
+                         round_.scale_up->instead_of.empty() ? "a new node can come in"
+                                                             : "a spare can replace a late node");
     case Phase::kFinished:
       return "";
   }
@@ -168,6 +179,13 @@ JobStatus Job::status(TimePoint now) const {
     out.first_failure = status_of(root(), round_.number);
   } else if (last_failure_) {
     out.first_failure = status_of(last_failure_->second, last_failure_->first);
+  }
+  for (const auto& [rank, late] : lateness_.late()) {
+    out.late.push_back({.rank = rank,
+                        .host = member_with(rank).info.host,
+                        .computes_ms = late.computes_ms,
+                        .others_ms = late.others_ms,
+                        .since = std::chrono::duration_cast<Duration>(now - late.since)});
   }
   out.waiting_for = waits_for(now);
   if (phase_ == Phase::kFinished) {

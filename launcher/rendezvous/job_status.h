@@ -52,6 +52,15 @@ struct FailureStatus {
   std::string log_path;  // Empty without log files.
 };
 
+// A rank that is late: it computes longer for a step than the others, which wait for it.
+struct LateStatus {
+  int rank = -1;
+  std::string host;
+  double computes_ms = 0;  // For a step.
+  double others_ms = 0;    // The median of the others.
+  Duration since{0};       // How long it has been late.
+};
+
 struct JobStatus {
   std::string job_id;
   std::string program;
@@ -67,6 +76,7 @@ struct JobStatus {
   std::vector<NodeStatus> nodes;  // Connected ones and lost members; members first, by their rank.
   // The root cause of the last round that failed; nothing if none has.
   std::optional<FailureStatus> first_failure;
+  std::vector<LateStatus> late;  // By rank.
   std::string waiting_for;       // What the job waits for, as a text; or empty.
   std::optional<int> exit_code;  // Of a finished job.
   std::string summary;           // Of a finished job.

@@ -91,6 +91,7 @@ void Job::begin_round(Round number, std::vector<Member> members) {
     round_.rank_of_node[member.info.node_id] = rank_of(member);
     round_.world_size += member.info.nproc;
   }
+  lateness_.begin_round(now_, round_.world_size);
 }
 
 void Job::start_round() {
@@ -103,7 +104,8 @@ void Job::start_round() {
                           .host = node.join.host,
                           .wanted = node.join.node_rank,
                           .previous = previous ? static_cast<int>(rank_of(*previous)) : -1,
-                          .order = node.order});
+                          .order = node.order,
+                          .excluded = is_excluded(node_id)});
   }
   const auto limit = static_cast<std::size_t>(rules_.max_nodes);
   const auto by_rank = assign_group_ranks(choose_members(std::move(candidates), limit));

@@ -45,8 +45,8 @@ bool natural_less(std::string_view a, std::string_view b) {
 
 std::vector<Candidate> choose_members(std::vector<Candidate> candidates, std::size_t limit) {
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return std::make_tuple(a.previous < 0, a.wanted < 0, a.order) <
-           std::make_tuple(b.previous < 0, b.wanted < 0, b.order);
+    return std::make_tuple(a.excluded, a.previous < 0, a.wanted < 0, a.order) <
+           std::make_tuple(b.excluded, b.previous < 0, b.wanted < 0, b.order);
   });
   if (candidates.size() > limit) candidates.resize(limit);
   return candidates;

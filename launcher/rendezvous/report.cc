@@ -215,6 +215,7 @@ std::string failure_report(const ReportInput& input) {
   text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),
                       input.restarts, input.max_restarts);
+  if (!input.late.empty()) text += one_line(input.late) + "\n";
   if (input.failures[root].kind == "stuck") {
     text +=
         "not restarted: a new process on the host would need what the process in state D holds\n";

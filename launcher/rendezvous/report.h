@@ -44,6 +44,7 @@ struct ReportInput {
   int restarts = 0;
   int max_restarts = 0;
   bool retry_would_not_help = false;  // The root cause is permanent.
+  std::string late{};                 // Which ranks were late and how long; or empty.
   // What the workers of each node were waiting for, by host. Hosts that reported nothing are left
   // out.
   std::vector<std::pair<std::string, std::vector<std::string>>> operations;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <string>
 
 #include <nlohmann/json.hpp>
 
@@ -86,6 +87,25 @@ void add_jobs(const std::vector<JobStatus>& jobs, MetricsText& out) {
   }
 }
 
+void add_late_ranks(const std::vector<JobStatus>& jobs, MetricsText& out) {
+  const auto gauge = [&](const char* name, const char* help, auto value) {
+    out.family(name, "gauge", help);
+    for (const JobStatus& job : jobs) {
+      for (const rendezvous::LateStatus& late : job.late) {
+        const std::string rank = std::to_string(late.rank);
+        out.sample({{"job", job.job_id}, {"rank", rank}, {"host", late.host}}, value(late));
+      }
+    }
+  };
+  gauge("ddp_rank_late_seconds", "For ranks that are late: for how long.",
+        [](const rendezvous::LateStatus& late) {
+          return static_cast<double>(late.since.count()) / 1'000;
+        });
+  gauge("ddp_rank_late_ratio",
+        "For ranks that are late: how many times as long they compute a step as the others.",
+        [](const rendezvous::LateStatus& late) { return late.computes_ms / late.others_ms; });
+}
+
 void add_nodes(const std::vector<JobStatus>& jobs, MetricsText& out) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     out.family(name, "gauge", help);
@@ -146,6 +166,7 @@ std::string metrics_page(const DaemonFacts& facts) {
   add_daemon(facts, out);
   add_jobs(facts.jobs, out);
   add_nodes(facts.jobs, out);
+  add_late_ranks(facts.jobs, out);
   add_store(facts.store, out);
   return out.text();
 }

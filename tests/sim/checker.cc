@@ -86,6 +86,7 @@ void Checker::check_budget(int life, const wire::RoundStart& start) {
   if (first) return;
   const wire::RoundStart& previous = std::prev(later)->second;
   const bool for_free = start.reason.find("joined") != std::string::npos ||
+                        start.reason.find("takes its place") != std::string::npos ||
                         start.reason.find("left") != std::string::npos ||
                         start.reason.find("was stopped by") != std::string::npos;
   expect(start.restarts > previous.restarts || for_free,

@@ -70,6 +70,21 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.with_reconfigurable = (kinds & 4) != 0;
   scenario.with_records = random.one_in(3);
   scenario.through_wire = random.one_in(16);
+  if (random.one_in(16)) {
+    // Long enough that a late node is found, and mostly with a spare for it.
+    scenario.with_straggler = true;
+    scenario.with_plain = false;
+    scenario.with_reporting = scenario.with_reporting || !scenario.with_reconfigurable;
+    scenario.work = random.ms(60'000, 90'000);
+    job.rules.exclude_stragglers = 1.5;
+    job.progress_timeout_ms = 0;  // Steps take longer than any of the above.
+    job.rules.max_nodes = std::max(job.rules.max_nodes, 2);
+    job.rules.min_nodes = job.rules.max_nodes;
+    if (!scenario.with_node_ranks && !random.one_in(4)) {
+      scenario.node_starts.resize(static_cast<std::size_t>(job.rules.max_nodes) + 1,
+                                  Duration{2'000});
+    }
+  }
   // One seed in eight has no fault at all: it must end well.
   if (random.one_in(8)) return scenario;
   const std::int64_t count = random.between(1, 8);
@@ -82,7 +97,8 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.faults.push_back(crash);
   Fault other = make_fault(random);
   other.at = crash.at + random.ms(-1'000, crash.length.count() + 500);
-  other.at = std::max(other.at, Duration{0});
+  // What hangs goes on at the end of the faults.
+  other.at = std::clamp(other.at, Duration{0}, kFaultsEnd - Duration{1});
   scenario.faults.push_back(other);
   return scenario;
 }
@@ -93,7 +109,7 @@ std::string describe(const Scenario& scenario) {
       "--nnodes {}:{} --max-restarts {}, join {} ms, last call {} ms, stop {} ms, coordinator {} "
       "ms, "
       "{} nodes{}, work {} ms, {} start failures, no progress {}, scale-up {} ms, progress timeout "
-      "{} ms, workers{}{}{}{}\n",
+      "{} ms, workers{}{}{}{}{}\n",
       job.rules.min_nodes, job.rules.max_nodes, job.rules.max_restarts, job.rules.join_timeout_ms,
       job.rules.last_call_ms, job.rules.stop_timeout_ms, job.coordinator_timeout_ms,
       scenario.node_starts.size(), scenario.with_node_ranks ? " with node ranks" : "",
@@ -101,7 +117,8 @@ std::string describe(const Scenario& scenario) {
       job.rules.max_no_progress, job.rules.scale_up_ms, job.progress_timeout_ms,
       scenario.with_plain ? " plain" : "", scenario.with_reporting ? " reporting" : "",
       scenario.with_reconfigurable ? " reconfigurable" : "",
-      scenario.with_records ? ", with records" : "");
+      scenario.with_records ? ", with records" : "",
+      scenario.with_straggler ? ", with a straggler" : "");
   for (const Fault& fault : scenario.faults) {
     text += fmt::format("  {:>6} ms: {}, for {} ms, status {}\n", fault.at.count(),
                         kNames.at(static_cast<std::size_t>(fault.kind)), fault.length.count(),

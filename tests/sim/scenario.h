@@ -50,6 +50,7 @@ struct Scenario {
   bool with_records = false;  // The coordinator's record of the job outlives it.
   bool obliging = false;      // Workers do at once what they are told.
   int nproc_max = 3;
+  bool with_straggler = false;  // The first node computes three times as long as the others.
   std::vector<Fault> faults;
   bool through_wire = false;  // Messages are encoded and decoded on their way.
 };

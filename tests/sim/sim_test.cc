@@ -57,7 +57,8 @@ TEST(Simulation, EveryHistoryKeepsTheRules) {
         "stop for a fresh start", "join with a round that runs", "round goes on after a crash",
         "node stops with parked workers", "worker goes on in another round", "parked worker ends",
         "hung worker found", "node comes back with its rank", "ends for lack of progress",
-        "collective fails by itself", "round changes for a node", "ends before the first step"}) {
+        "collective fails by itself", "round changes for a node", "ends before the first step",
+        "rank is late", "spare replaces a late node"}) {
     EXPECT_GT(events[event], static_cast<int>(options.count / 1'000)) << event;
   }
 }

@@ -74,6 +74,7 @@ class Simulation {
     bool reports = false;  // Says hello and reports progress.
     bool reconfigurable = false;
     bool parked = false;
+    double computed_ms = 0;    // As it tells.
     std::int64_t commit = -1;  // The last step it has committed,
     WorldKey committed_in;     // and in which world.
   };
@@ -165,6 +166,7 @@ class Simulation {
   void begin_training(WorldKey world);
   void train(WorldKey world);
   void make_step(WorldKey key);
+  double compute_ms(const Worker& worker) const;
 
   // ---- faults ----
   void inject(const Fault& fault);

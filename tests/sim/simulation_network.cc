@@ -116,8 +116,12 @@ void Simulation::carry_out(const rendezvous::SendTo& action) {
   connection.last_down = arrival(connection.last_down, node);
   ++messages_;
   if (std::holds_alternative<wire::CommitRound>(action.message)) ++events_["commit ordered"];
+  if (const auto* notice = std::get_if<wire::Notice>(&action.message)) {
+    if (notice->text.find(" is late: ") != std::string::npos) ++events_["rank is late"];
+  }
   if (const auto* stop = std::get_if<wire::Stop>(&action.message)) {
     if (stop->reason.find("joined") != std::string::npos) ++events_["round changes for a node"];
+    if (stop->reason.ends_with("takes its place")) ++events_["spare replaces a late node"];
     ++events_[stop->keep_workers ? "stop that keeps workers" : "stop for a fresh start"];
   }
   const auto message =

@@ -215,6 +215,13 @@ void Simulation::train(WorldKey key) {
   });
 }
 
+// Of one step. The slowest takes the whole step, and the others wait for it.
+double Simulation::compute_ms(const Worker& worker) const {
+  const double step = static_cast<double>(scenario_.work.count()) / kSteps;
+  const bool is_slow = agents_[static_cast<std::size_t>(worker.agent)].node == 0;
+  return scenario_.with_straggler && !is_slow ? step / 3 : step;
+}
+
 void Simulation::make_step(WorldKey key) {
   World& world = worlds_[key];
   all_have_[key] = world.step;  // A step has a collective: nobody is further behind than that.
@@ -226,7 +233,10 @@ void Simulation::make_step(WorldKey key) {
       Worker& worker = workers_[i];
       worker.commit = step;
       if (!worker.reports) return;
-      on_agent(worker.agent, [this, local_rank = worker.local_rank, step](agent::AgentCore& core) {
+      worker.computed_ms += compute_ms(worker);
+      on_agent(worker.agent, [this, local_rank = worker.local_rank, step,
+                              computed_ms = worker.computed_ms](agent::AgentCore& core) {
+        core.on_worker_metrics(local_rank, {.step = step, .computed_ms = computed_ms});
         return core.on_worker_progress(queue_.now(), local_rank, step);
       });
     });

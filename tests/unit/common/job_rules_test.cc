@@ -37,6 +37,8 @@ const std::vector<Changed>& changes() {
       {"scale_up_ms", [](JobRules& r) { r.scale_up_ms = 5'000; },
        "--scale-up-timeout is 5 s on b and 60 s on a"},
       {"lease_ms", [](JobRules& r) { r.lease_ms = 1'500; }, "--lease is 1.5 s on b and 5 s on a"},
+      {"exclude_stragglers", [](JobRules& r) { r.exclude_stragglers = 1.5; },
+       "--exclude-stragglers is 1.5 on b and not given on a"},
   };
   return all;
 }
@@ -97,6 +99,8 @@ TEST(JobRules, WhatNobodyCanMeanIsNamed) {
               testing::HasSubstr("--scale-up-timeout in ms is -1"));
   EXPECT_EQ(complaint([](JobRules& r) { r.lease_ms = 0; }),
             "--lease in ms is 0; it must be from 500 to 3600000");
+  EXPECT_EQ(complaint([](JobRules& r) { r.exclude_stragglers = -1.5; }),
+            "--exclude-stragglers is -1.5; it must be from 0 to 100");
 }
 
 }  // namespace

@@ -105,6 +105,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"shutdown-timeout", "7", "shu", "x", kSeconds0},
     {"coordinator-timeout", "7", "coo", "x", kSeconds0},
     {"lease", "7", "le", "0.4", "not from 0.5 to 3600 seconds; write for example 5 or 1.5"},
+    {"exclude-stragglers", "1.5", "exc", "1.1",
+     "not a number from 1.2 to 100; write for example 1.5"},
     {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
      "no program can handle 'KILL'; choose another signal"},
     {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},

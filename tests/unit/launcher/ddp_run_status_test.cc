@@ -15,6 +15,7 @@ constexpr const char* kPage = R"json({
     "world_size": 8, "min_nodes": 2, "max_nodes": 4, "restarts": 1, "max_restarts": 3,
     "first_failure": {"round": 1, "text": "rank 1 on n2 failed: signal 9 (SIGKILL)",
                       "log_path": "/logs/rank_1.err"},
+    "late": [{"rank": 3, "host": "n1", "computes_ms": 212.4, "others_ms": 101, "since_ms": 80500}],
     "nodes": [
       {"node_id": "x", "host": "n1", "address": "10.0.0.1", "state": "in_round", "nproc": 8,
        "group_rank": 0, "ranks": [0, 7], "step": 120, "steps_per_second": 8.25, "total_steps": 828, "eta_seconds": 85.8, "loss": 0.31234,
@@ -30,6 +31,7 @@ TEST(StatusText, IsATable) {
       "job mnist (train.py): running, round 2, 8 workers, 2 to 4 nodes, 1 of 3 restarts used\n"
       "  first failure: round 1: rank 1 on n2 failed: signal 9 (SIGKILL)\n"
       "  its log: /logs/rank_1.err\n"
+      "  late: rank 3 (n1) computes 212.4 ms a step, the others 101 ms (median), for 1:21\n"
       "  NODE  HOST         ADDRESS   RANKS  STATE     STEP     STEP/S  ETA   SAMPLES/S  LOSS    "
       "SILENT\n"
       "  0     n1           10.0.0.1  0-7    in_round  120/828  8.25    1:26  -          0.3123  "

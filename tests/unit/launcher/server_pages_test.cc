@@ -124,6 +124,20 @@ TEST(MetricsPage, KeepsToTheFormat) {
   EXPECT_EQ(operations, 9);
 }
 
+TEST(MetricsPage, HasLateRanks) {
+  DaemonFacts made = facts();
+  EXPECT_FALSE(PrometheusPage(metrics_page(made)).families().contains("ddp_rank_late_seconds"));
+  made.jobs[1].late = {
+      {.rank = 5, .host = "n2", .computes_ms = 200, .others_ms = 100, .since = Duration(61'500)}};
+  const PrometheusPage page(metrics_page(made));
+  const std::string rank = R"({job="mnist",rank="5",host="n2"})";
+  EXPECT_EQ(page.value("ddp_rank_late_seconds", rank), 61.5);
+  EXPECT_EQ(page.value("ddp_rank_late_ratio", rank), 2);
+  const auto late = nlohmann::json::parse(status_page(made))["jobs"][1]["late"][0];
+  EXPECT_EQ(late["rank"], 5);
+  EXPECT_EQ(late["since_ms"], 61'500);
+}
+
 TEST(MetricsPage, HasTheTimeLeft) {
   DaemonFacts made = facts();
   made.jobs[1].nodes[0].total_steps = 828;
