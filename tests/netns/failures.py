@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Trains on nodes that are network namespaces, while failures happen to them; see README.md beside this file.
 
-usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--in-turn N] [--nodes N] [--seed S] [--keep]
+usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--in-turn N] [--soak SECONDS] [--nodes N] [--seed S] [--keep]
 
 --chaos N: N random faults (30) in one training of 4 nodes. --in-turn N: each node in turn is killed, cut off or stopped, and comes
-back; the table has the seconds from each fault to the next step of the others. --nodes is the number of nodes (3).
+back; the table has the seconds from each fault to the next step of the others. --soak SECONDS: nothing fails, but the machine is busy
+and processes of the job are stopped for half a second each; nobody may be taken for lost. --nodes is the number of nodes (3).
 """
 import argparse
 import os
@@ -21,6 +22,7 @@ from chaos import run_chaos
 from cluster import Cluster, Settings
 from faults import KINDS
 from in_turn import run_in_turn
+from soak import run_soak
 from training import SHORT, compare, steps_of_short
 
 SKIPPED = 77
@@ -61,6 +63,7 @@ def main():
     parser.add_argument("--kinds", default=None)
     parser.add_argument("--chaos", type=int, nargs="?", const=100 if FULL else 30)
     parser.add_argument("--in-turn", type=int, default=None)
+    parser.add_argument("--soak", type=float, default=None)
     parser.add_argument("--nodes", type=int, default=None)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--keep", action="store_true", help="keep the logs")
@@ -76,6 +79,8 @@ def main():
     with netns.network("ddp-test", settings.nodes) as net:
         if args.in_turn is not None:
             run_in_turn(net, settings, args.in_turn)
+        elif args.soak is not None:
+            run_soak(net, settings, args.soak)
         elif args.chaos is not None:
             run_chaos(net, settings, args.chaos)
         else:
