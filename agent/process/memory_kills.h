@@ -3,20 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
+
+#include "common/process/memory_cgroup.h"
 
 namespace ddp::agent {
-
-// A control group whose memory is counted.
-struct MemoryCgroup {
-  std::string folder;      // The folder of the group.
-  std::string top_folder;  // The top of its hierarchy, because groups above may have limits, too.
-  int version = 2;
-};
-
-// The group of a process, from its /proc/PID/cgroup and /proc/PID/mountinfo. Empty if no group is
-// visible. Pure.
-std::optional<MemoryCgroup> memory_cgroup(std::string_view cgroup, std::string_view mountinfo);
 
 // Counts how many processes the kernel has killed for lack of memory in this process's control
 // group, to which its workers belong, too (memory.events in version 2, memory.oom_control in
