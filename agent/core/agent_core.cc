@@ -111,7 +111,7 @@ void AgentCore::handle(const wire::Finish& message) {
 
 void AgentCore::handle(const wire::Refused& message) {
   if (ending_) return;
-  end(kExitRefused,
+  end(message.left_out ? kExitUnfit : kExitRefused,
       fmt::format("the rendezvous {} refuses this node: {}", endpoint(), message.message), "");
   stop_workers(SIGTERM, "the rendezvous refuses this node");
 }

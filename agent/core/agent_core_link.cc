@@ -100,7 +100,8 @@ wire::Join AgentCore::join_message() const {
                   .rules = spec_.rules,
                   .last_round = last_round_,
                   .restarts = restarts_,
-                  .replica_port = spec_.replica_port};
+                  .replica_port = spec_.replica_port,
+                  .unfit = spec_.unfit};
   if (holds_round()) {
     join.running_round = round_.start.round;
     join.group_rank = round_.start.group_rank;

@@ -23,8 +23,9 @@ enum ExitCode : int {
   kExitCollectiveFailed = 73,  // A collective failed because of another rank; never the root cause.
   kExitRefused =
       74,  // The rendezvous refused this node: the job is over, full, or has other rules.
-  kExitKeyMissing = 75,      // ddp-rendezvous get: the key is not there, or not in time.
-  kExitRequeue = 76,         // The run was stopped so that SLURM starts the job again.
+  kExitKeyMissing = 75,  // ddp-rendezvous get: the key is not there, or not in time.
+  kExitRequeue = 76,     // The run was stopped so that SLURM starts the job again.
+  kExitUnfit = 77,       // ddp-run check, --health-check or --max-node-failures found a bad node.
   kExitNotExecutable = 126,  // The program exists but cannot be executed.
   kExitNotFound = 127,       // The program does not exist.
   kExitSignalBase = 128,     // Plus the signal's number.

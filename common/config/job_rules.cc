@@ -33,6 +33,8 @@ constexpr auto kRules = std::to_array<Rule>({
      &JobRules::restart_on_start_failure, 0, 1},
     {"max_no_progress", "--max-no-progress", "--max-no-progress", &JobRules::max_no_progress, 0,
      kMaxRestartsLimit},
+    {"max_node_failures", "--max-node-failures", "--max-node-failures",
+     &JobRules::max_node_failures, 0, kMaxRestartsLimit},
     {"join_timeout_ms", "--join-timeout", "--join-timeout in ms", &JobRules::join_timeout_ms, 0,
      kTimeLimitMs},
     {"last_call_ms", "--last-call", "--last-call in ms", &JobRules::last_call_ms, 0, kTimeLimitMs},

@@ -17,6 +17,8 @@ struct JobRules {
   // --restart-on-start-failure: restart also if no worker has reported progress yet.
   bool restart_on_start_failure = false;
   int max_no_progress = 3;  // --max-no-progress: restarts without a new step; 0: no limit.
+  // --max-node-failures: a node that failed so often in an hour is left out; 0: no limit.
+  int max_node_failures = 3;
   std::int64_t join_timeout_ms = 600'000;  // --join-timeout: how long to wait for min_nodes nodes.
   std::int64_t last_call_ms = 30'000;      // --last-call: how long to wait then for more nodes.
   std::int64_t stop_timeout_ms = 30'000;   // --shutdown-timeout: time from SIGTERM to SIGKILL.

@@ -23,8 +23,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(OutputSpec, redirects, tee, loca
                                                 status_line)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobSpec, job_id, node_id, host, local_addr, node_rank, node_rank_is_wish, coordinator_host,
-    coordinator_port, replica_port, rdzv_token, tls, tls_name, any_user, rules, expected_hosts,
-    nproc, coordinator_timeout_ms, progress_timeout_ms, uninterruptible_ms, standby,
+    coordinator_port, replica_port, unfit, rdzv_token, tls, tls_name, any_user, rules,
+    expected_hosts, nproc, coordinator_timeout_ms, progress_timeout_ms, uninterruptible_ms, standby,
     exit_barrier_ms, signals, checkpoint_signal, signals_to_handle, program, command, python,
     own_store, role, usable_cores, devices, virtual_local_rank, numa_binding, event_log, log_dir,
     single_node_prefix, notices, output, in_tasks, successor, checkpoint_at_ms,

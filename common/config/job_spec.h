@@ -30,6 +30,8 @@ struct JobSpec {
   int coordinator_port = 0;
   // Where this node's ddp-run can take over the job (launcher/replicas); 0: it cannot.
   int replica_port = 0;
+  // What the health check found against this node; empty: nothing, or there was none.
+  std::string unfit{};
   // The token by which nodes and coordinator recognize each other; empty: none. encode() includes
   // it.
   Secret rdzv_token{};

@@ -37,7 +37,8 @@ static void from_json(const nlohmann::json& json, MemberList& members) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
                                                 node_rank_is_wish, program, nproc, role, rules,
                                                 last_round, restarts, running_round, group_rank,
-                                                members, needs_own_store, store_port, replica_port)
+                                                members, needs_own_store, store_port, replica_port,
+                                                unfit)
 // As a pair, because there is one for each worker in each heartbeat.
 static void to_json(nlohmann::json& json, const Computed& computed) {
   json = {computed.step, nullptr};
@@ -76,7 +77,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason, keep_workers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRound, round, deadline_ms, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report, error)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message, left_out)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Moved, host, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Notice, text)
 static void to_json(nlohmann::json& json, const Ping& /*ping*/) { json = nlohmann::json::object(); }

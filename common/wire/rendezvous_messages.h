@@ -88,6 +88,9 @@ struct Join {
   bool needs_own_store = false;
   int store_port = 0;    // A port reserved on this node for that store; 0: none.
   int replica_port = 0;  // Where this node's ddp-run can take over the job; 0: it cannot.
+  // Why the node cannot take part, as its health check found; the coordinator refuses it, and the
+  // job knows the reason. Empty: nothing is known against it.
+  std::string unfit{};
 };
 
 // How far a worker has come, and how long it has not waited for other ranks until the end of that
@@ -230,6 +233,9 @@ struct Finish {
 // this.
 struct Refused {
   std::string message;
+  // The job does without this node, because its health check failed or it failed too often; the
+  // rest of the job goes on.
+  bool left_out = false;
 };
 
 // The coordinator is elsewhere; the agent connects there. The connection closes after this.

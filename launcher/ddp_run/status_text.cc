@@ -118,6 +118,9 @@ std::string job_text(const json& job) {
   if (const auto all = job.find("late"); all != job.end()) {
     for (const json& late : *all) out += late_line(late);
   }
+  for (const json& node : job.value("left_out", json::array())) {
+    out += fmt::format("  left out: {}: {}\n", text_of(node, "host"), text_of(node, "reason"));
+  }
   if (job.contains("exit_code")) {
     out += fmt::format("  over with status {}: {}\n", job["exit_code"].get<int>(),
                        text_of(job, "summary"));

@@ -35,6 +35,8 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
     budget_.inherited = record->restarts;
     budget_.best_step = record->best_step;
     budget_.no_progress = record->no_progress;
+    node_failures_.restore(now, record->node_failures);
+    left_out_ = record->left_out;
     earlier_.began_rounds = record->next_round > 0;
     if (earlier_.began_rounds) next_start_.reason = "the rendezvous moved";
   }
@@ -312,7 +314,8 @@ std::string Job::round_report(bool permanent) const {
                          .max_restarts = rules_.max_restarts,
                          .retry_would_not_help = permanent,
                          .late = lateness_text(),
-                         .operations = std::move(operations)});
+                         .operations = std::move(operations),
+                         .left_out = left_out_});
 }
 
 void Job::check_all_succeeded() {
@@ -326,8 +329,15 @@ void Job::check_all_succeeded() {
 }
 
 void Job::persist() {
-  out_->push_back(Persist{{id_, next_round_, budget_.restarts(), budget_.best_step,
-                           budget_.no_progress, finished(), result_}});
+  out_->push_back(Persist{{.job_id = id_,
+                           .next_round = next_round_,
+                           .restarts = budget_.restarts(),
+                           .best_step = budget_.best_step,
+                           .no_progress = budget_.no_progress,
+                           .finished = finished(),
+                           .result = result_,
+                           .node_failures = node_failures_.records(now_),
+                           .left_out = left_out_}});
 }
 
 void Job::finish(int exit_code, const std::string& summary, const std::string& report,

@@ -20,6 +20,7 @@
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
 #include "launcher/rendezvous/lateness.h"
+#include "launcher/rendezvous/node_failures.h"
 #include "launcher/rendezvous/rendezvous_core.h"
 
 namespace ddp::rendezvous {
@@ -96,6 +97,7 @@ class Job {
   struct Member {
     enum class Presence { kIn, kAwaited, kLost, kLeft };
     wire::Member info;
+    int node_rank = -1;  // As its node asks for it.
     Presence presence = Presence::kIn;
     bool succeeded = false;
     bool reports_progress = false;
@@ -210,6 +212,17 @@ class Job {
   void place(const NodeId& node_id);
   void order_end_of(Round round, const NodeId& node_id);
   void ended(const NodeId& node_id);
+
+  // ---- job_leaving_out.cc ----
+  bool shares_its_host(const NodeId& node_id, const std::string& host) const;
+  void charge_node(const wire::Failure& cause);
+  std::string too_many_failures(const wire::Join& join) const;
+  static std::string unhealthy(const wire::Join& join);
+  std::string dispensable(const wire::Join& join) const;
+  void refuse_unfit(ConnectionId to, const std::string& host, const std::string& reason);
+  void readmit(const std::string& host);
+  void leave_out_failing();
+  std::string left_out_text() const;
 
   // ---- job_recovering.cc ----
   bool is_world(const wire::Join& join) const;
@@ -333,6 +346,8 @@ class Job {
   std::string program_;  // The program's name, from the first node that gives one.
 
   Budget budget_;
+  NodeFailures node_failures_;
+  std::vector<LeftOut> left_out_;  // For people; oldest first.
   Earlier earlier_;
   Round next_round_ = 0;  // The first number that no round has used.
   NextStart next_start_;

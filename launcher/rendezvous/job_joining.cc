@@ -70,9 +70,12 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
   now_ = now;
   out_ = &out;
   if (!finished()) {
+    if (!join.unfit.empty()) return refuse_unfit(from, join.host, unhealthy(join));
     if (hold_for_silent(from, join, peer_address)) return;
     const std::string why_not = objection(join);
     if (!why_not.empty()) return refuse(from, fmt::format("job {}: {}", id_, why_not));
+    if (const std::string failing = dispensable(join); !failing.empty())
+      return refuse_unfit(from, join.host, failing);
     if (take_over(from, join)) return;
     if (const auto old = nodes_.find(join.node_id); old != nodes_.end()) {
       out.push_back(CloseConnection{old->second.connection});
@@ -117,6 +120,7 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
   nodes_[join.node_id] = std::move(node);
   node_of_[from] = join.node_id;
   known_.insert(join.node_id);
+  readmit(join.host);
   if (program_.empty()) program_ = join.program;
   send(from, welcome);
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -9,6 +10,22 @@
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::rendezvous {
+
+// One failure of a node, see NodeFailures.
+struct NodeFailureRecord {
+  NodeId node_id;
+  std::string host;
+  int node_rank = -1;
+  bool shares_its_host = false;
+  std::int64_t age_ms = 0;  // How long before the record was made.
+  std::string text;
+};
+
+// A node that the job does without, and why.
+struct LeftOut {
+  std::string host;
+  std::string reason;
+};
 
 // What a job's next coordinator needs to know if the coordinator and all agents are lost. The shell
 // may store it: in etcd, or with the other nodes.
@@ -19,7 +36,9 @@ struct JobRecord {
   std::int64_t best_step = -1;  // The largest step that any worker has reported.
   int no_progress = 0;          // Restarts since that step.
   bool finished = false;
-  wire::Finish result;  // Valid if finished.
+  wire::Finish result;                             // Valid if finished.
+  std::vector<NodeFailureRecord> node_failures{};  // Of the last hour, oldest first.
+  std::vector<LeftOut> left_out{};
 };
 
 void to_json(nlohmann::json& json, const JobRecord& record);

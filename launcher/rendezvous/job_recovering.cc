@@ -50,6 +50,7 @@ void Job::come_back(const NodeId& node_id) {
   if (nodes_.at(node_id).join.running_round != round_.number) return adopt(node_id);
   Member& member = *member_of(node_id);
   member.presence = Member::Presence::kIn;
+  member.node_rank = nodes_.at(node_id).join.node_rank;
   round_.recovery.awaited.erase(rank_of(member));
   check_recovered();
 }
@@ -75,7 +76,9 @@ void Job::adopt(const NodeId& node_id) {
   }
   begin_round(join.running_round, std::move(members));
   round_.is_adopted = true;
-  round_.members[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
+  Member& own = round_.members[static_cast<std::size_t>(join.group_rank)];
+  own.presence = Member::Presence::kIn;
+  own.node_rank = join.node_rank;
   round_.recovery = {.until = now_ + return_limit()};
   std::vector<NodeId> without;
   for (const Member& member : round_.members) {

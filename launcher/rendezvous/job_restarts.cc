@@ -51,6 +51,7 @@ void Job::decide_after_stop() {
     return wait_for_nodes();
   }
   const wire::Failure cause = root();
+  charge_node(cause);
   if (budget_.best_step > round_.best_at_start) {
     budget_.no_progress = 0;
   } else if (round_.is_restart && round_.reports_steps) {

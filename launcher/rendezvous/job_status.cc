@@ -76,6 +76,9 @@ nlohmann::json to_json(const JobStatus& status) {
   for (const NodeStatus& node : status.nodes) job["nodes"].push_back(to_json(node));
   if (status.first_failure) job["first_failure"] = to_json(*status.first_failure);
   for (const LateStatus& late : status.late) job["late"].push_back(to_json(late));
+  for (const LeftOut& left_out : status.left_out) {
+    job["left_out"].push_back({{"host", left_out.host}, {"reason", left_out.reason}});
+  }
   if (!status.waiting_for.empty()) job["waiting_for"] = status.waiting_for;
   if (status.exit_code) {
     job["exit_code"] = *status.exit_code;
@@ -187,6 +190,7 @@ JobStatus Job::status(TimePoint now) const {
                         .others_ms = late.others_ms,
                         .since = std::chrono::duration_cast<Duration>(now - late.since)});
   }
+  out.left_out = left_out_;
   out.waiting_for = waits_for(now);
   if (phase_ == Phase::kFinished) {
     out.exit_code = result_.exit_code;

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/member_list.h"
+#include "launcher/rendezvous/job_record.h"
 
 // What the daemon tells people and tools about a job. GET /status, GET /metrics and `ddp-run
 // status` show these facts.
@@ -76,10 +77,11 @@ struct JobStatus {
   std::vector<NodeStatus> nodes;  // Connected ones and lost members; members first, by their rank.
   // The root cause of the last round that failed; nothing if none has.
   std::optional<FailureStatus> first_failure;
-  std::vector<LateStatus> late;  // By rank.
-  std::string waiting_for;       // What the job waits for, as a text; or empty.
-  std::optional<int> exit_code;  // Of a finished job.
-  std::string summary;           // Of a finished job.
+  std::vector<LateStatus> late;   // By rank.
+  std::vector<LeftOut> left_out;  // Nodes that the job does without, and why.
+  std::string waiting_for;        // What the job waits for, as a text; or empty.
+  std::optional<int> exit_code;   // Of a finished job.
+  std::string summary;            // Of a finished job.
 };
 
 // An object with the fields of the struct. Unknown values are left out.

@@ -96,6 +96,7 @@ void Job::begin_round(Round number, std::vector<Member> members) {
 
 void Job::start_round() {
   if (!charge_lost_coordinator()) return;
+  leave_out_failing();
   std::vector<Candidate> candidates;
   for (const auto& [node_id, node] : nodes_) {
     if (node.ending) continue;
@@ -128,6 +129,7 @@ void Job::start_round() {
                    .nproc = node.join.nproc,
                    .first_rank = next_rank,
                    .role = node.join.role};
+    member.node_rank = node.join.node_rank;
     next_rank += node.join.nproc;
     needs_own_store = needs_own_store || node.join.needs_own_store;
     infos.push_back(member.info);
@@ -200,10 +202,11 @@ std::string Job::waiting_text(TimePoint now) const {
                        have, rules_.max_nodes, are, names,
                        seconds_left(now, *gathering_.last_call_ends));
   }
-  return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left", have,
+  return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left{}", have,
                      rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, are,
                      names, rules_.min_nodes - have, missing_detail(),
-                     seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms}));
+                     seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms}),
+                     left_out_.empty() ? "" : fmt::format("; left out: {}", left_out_text()));
 }
 
 void Job::announce() {
@@ -227,6 +230,7 @@ void Job::finish_for_missing_nodes() {
                   rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes,
                   rules_.join_timeout_ms / 1'000, have == 0 ? "none" : some_of(hosts()),
                   rules_.min_nodes - have, missing_detail());
+  if (!left_out_.empty()) summary += fmt::format("; left out: {}", left_out_text());
   std::string report;
   std::string error;
   if (!round_.failures.empty()) {

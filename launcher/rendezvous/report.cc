@@ -192,7 +192,7 @@ bool is_permanent(const wire::Failure& failure) {
     return failure.exit_code == kExitNotExecutable || failure.exit_code == kExitNotFound;
   }
   return failure.exit_code == kExitInvalidValue || failure.exit_code == kExitDataInvalid ||
-         failure.exit_code == kExitCheckpointUnwritable;
+         failure.exit_code == kExitCheckpointUnwritable || failure.exit_code == kExitUnfit;
 }
 
 int exit_status(const wire::Failure& failure) {
@@ -216,6 +216,10 @@ std::string failure_report(const ReportInput& input) {
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),
                       input.restarts, input.max_restarts);
   if (!input.late.empty()) text += one_line(input.late) + "\n";
+  for (const LeftOut& left_out : input.left_out) {
+    text += fmt::format("node {} was left out: {}\n", one_line(left_out.host),
+                        one_line(left_out.reason));
+  }
   if (input.failures[root].kind == "stuck") {
     text +=
         "not restarted: a new process on the host would need what the process in state D holds\n";

@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/rendezvous/job_record.h"
 
 // Texts about the failures of a round, for people. Pure functions; the failures must be in the
 // order in which they happened (FailureOrder).
@@ -48,6 +49,7 @@ struct ReportInput {
   // What the workers of each node were waiting for, by host. Hosts that reported nothing are left
   // out.
   std::vector<std::pair<std::string, std::vector<std::string>>> operations;
+  std::vector<LeftOut> left_out{};  // Nodes that the job does without.
 };
 
 // The whole report, in torchrun's format, which tools can read: the root cause in full, one line

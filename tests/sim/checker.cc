@@ -142,7 +142,8 @@ void Checker::agent_exits(int agent, const config::AgentResult& result, int live
          fmt::format("agent {} took part in the job and is refused its end", agent));
   // Its own end may come before the job's; nothing else differs from what the coordinator says.
   const bool by_itself = code == kExitJoinTimeout || code == kExitCoordinatorLost ||
-                         code == kExitRefused || code == kExitInternal || code > kExitSignalBase;
+                         code == kExitRefused || code == kExitUnfit || code == kExitInternal ||
+                         code > kExitSignalBase;
   expect(finish_code == code || by_itself,
          fmt::format("agent {} exits with {}, which nobody told it", agent, code));
 }

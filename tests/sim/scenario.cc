@@ -63,6 +63,8 @@ Scenario make_scenario(std::uint64_t seed) {
   job.rules.restart_on_start_failure = !random.one_in(4);
   job.rules.max_no_progress = static_cast<int>(random.between(0, 4));
   job.rules.scale_up_ms = random.one_in(4) ? 0 : random.between(10, 3'000);
+  // 0 to 3: often small, because a history has few failures.
+  job.rules.max_node_failures = static_cast<int>(seed % 4);
   job.progress_timeout_ms = random.one_in(2) ? 0 : random.between(1'500, 6'000);
   const std::int64_t kinds = random.between(1, 7);
   scenario.with_plain = (kinds & 1) != 0;

@@ -28,6 +28,8 @@ const std::vector<Changed>& changes() {
        "--restart-on-start-failure is given on b and not given on a"},
       {"max_no_progress", [](JobRules& r) { r.max_no_progress = 0; },
        "--max-no-progress is 0 on b and 3 on a"},
+      {"max_node_failures", [](JobRules& r) { r.max_node_failures = 0; },
+       "--max-node-failures is 0 on b and 3 on a"},
       {"join_timeout_ms", [](JobRules& r) { r.join_timeout_ms = 60'000; },
        "--join-timeout is 60 s on b and 600 s on a"},
       {"last_call_ms", [](JobRules& r) { r.last_call_ms = 250; },
