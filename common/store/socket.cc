@@ -124,6 +124,11 @@ Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline, bool*
   return {};
 }
 
+Result<void> Socket::end_writing() {
+  if (::shutdown(fd_.get(), SHUT_WR) == 0) return {};
+  return make_error(Errc::kPeerLost, "the connection is lost: {}", errno_text(errno));
+}
+
 bool Socket::is_quiet() const {
   if (read_ < buffer_.size()) return false;
   char byte = 0;

@@ -21,6 +21,8 @@ class Socket {
   // `taken`, if given: whether the system took all bytes, so that the peer may have got them.
   Result<void> write_all(std::string_view bytes, TimePoint deadline, bool* taken = nullptr);
   Result<std::string> read_exactly(std::size_t count, TimePoint deadline);
+  // The peer sees the end of the stream; reading goes on.
+  Result<void> end_writing();
   // Whether, as far as this side knows, the peer has neither closed nor sent unrequested bytes.
   bool is_quiet() const;
   // True when a byte (or the end of the stream) is there, false at the deadline.

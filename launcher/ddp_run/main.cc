@@ -17,6 +17,8 @@
 #include "common/log/log.h"
 #include "common/process/descriptor_limit.h"
 #include "common/terminal/terminal.h"
+#include "launcher/check/check_command.h"
+#include "launcher/check/check_node.h"
 #include "launcher/completion/completion.h"
 #include "launcher/ddp_run/status_command.h"
 #include "launcher/flags/flag_table.h"
@@ -77,6 +79,7 @@ int run_job(const flags::Options& options, plan::JobPlan& plan, hosts::StartedNo
     return status;
   };
   const UniqueFd place = node::wait_for_predecessor(plan.spec);
+  check::check_health(options, plan);
   if (plan.host) slurm::make_step_token(plan);
   asio::io_context io(1);
   auto meeting = hosting::MeetingFile::enter(plan);
@@ -131,6 +134,7 @@ int run_node(flags::Options options, const machine::Machine& machine,
   }
   auto plan = plan::plan_job(options, machine);
   if (!plan) return fail(plan.error(), options, node);
+  check::plan_check(options, *plan);
   if (options.spec.dry_run) {
     prepare_process();
     return plan::is_follower(options) ? kExitSuccess : node::dry_run(std::move(*plan));
@@ -150,6 +154,8 @@ int run_as_started() {
   hosts::StartedNode* node = std::get<0>(started).get();
   auto options = flags::parse_flags(node->arguments(), hosts::StartedNode::environment);
   if (!options) return fail(options.error(), {}, node);
+  if (const auto marked = check::mark_check(*options); !marked)
+    return fail(marked.error(), *options, node);
   config::forget_token_variable();
   log::init("ddp-run");
   const auto machine = machine::Machine::this_one(hosts::StartedNode::environment);
@@ -159,11 +165,17 @@ int run_as_started() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::vector<std::string> given(argv + 1, argv + argc);
+  if (const auto status = check::run_check_node(given)) return *status;
+  const auto line = check::job_line(given);
+  if (const int* status = std::get_if<int>(&line)) return *status;
+  const auto& arguments = std::get<0>(line);
   if (const auto status = run::run_status_command(arguments)) return *status;
   if (hosts::ParentLink::is_wanted(arguments)) return run_as_started();
   auto options = flags::parse_flags(arguments, environment);
   if (!options) return fail(options.error(), {});
+  if (const auto marked = check::mark_check(*options); !marked)
+    return fail(marked.error(), *options);
   config::forget_token_variable();
   if (options->help || options->version) {
     std::fputs(options->help ? flags::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);

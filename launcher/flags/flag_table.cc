@@ -149,6 +149,18 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kFailure, "restart-on-start-failure", 0, "",
      "restart the job even if no worker has made a step yet. For workers that report steps",
      "ddp-run --max-restarts 3 --restart-on-start-failure train.py", true},
+    {kFailure, "max-node-failures", 0, "N",
+     "leave out a node on which the job failed N times within an hour, if the other nodes are "
+     "enough (default 3; 0: never)",
+     "--max-node-failures 5", true},
+    {kFailure, "health-check", 0, "",
+     "look at this node for what breaks jobs (memory, limits, disk, GPUs) before it joins. A node "
+     "that fails is left out, and a spare takes its place. ddp-run check also looks at the network",
+     "ddp-run --health-check --nnodes 4 --rdzv-endpoint node0:29400 train.py", true},
+    {kFailure, "check-dir", 0, "DIR",
+     "the job's checkpoint folder, for --health-check and ddp-run check: they look at its free "
+     "space and at how fast it can be written",
+     "--check-dir /shared/run1", true},
     {kFailure, "progress-timeout", 0, "SECONDS",
      "a worker that reports no new step for this long counts as hung: its stacks are written to "
      "its log, and it is ended as failed (default 0: never)",

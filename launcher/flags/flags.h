@@ -65,6 +65,10 @@ struct Options {
   Secret rdzv_token{};               // DDP_RDZV_TOKEN.
   config::TlsFiles tls{};            // All three or none.
 
+  bool is_check = false;      // The program is ddp-run itself, which checks the nodes.
+  bool health_check = false;  // Look for what breaks jobs before this node joins.
+  std::string check_dir;      // The folder whose disk the checks look at; empty: none.
+
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Flags ask for files, but --log-dir is not given.
   std::string event_log;            // console, or json:FILE; empty: none.

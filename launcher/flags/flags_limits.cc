@@ -95,6 +95,9 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   reader.take("max-restarts", restarts, options.spec.rules.max_restarts);
   options.spec.rules.restart_on_start_failure = reader.has("restart-on-start-failure");
   reader.take("max-no-progress", restarts, options.spec.rules.max_no_progress);
+  reader.take("max-node-failures", restarts, options.spec.rules.max_node_failures);
+  options.health_check = reader.has("health-check");
+  if (const GivenFlag* folder = reader.find("check-dir")) options.check_dir = folder->value;
   reader.take("standby", standbys, options.spec.standby);
   reader.take("progress-timeout", seconds_or_none, options.spec.progress_timeout_ms);
   reader.take("scale-up-timeout", seconds_or_none, options.spec.rules.scale_up_ms);

@@ -207,6 +207,7 @@ void HostsRun::conclude() {
     finish_ = wire::Finish{};
   }
   if (finish_->exit_code == kExitSuccess) return;
+  if (plan_.job.is_check && finish_->exit_code == kExitUnfit) return;
   output_.reset();  // Flushes the workers' output before the report.
   node::tell_launcher_above(finish_->exit_code, finish_->summary, finish_->error);
   if (finish_->report.empty()) return say(finish_->summary);

@@ -127,6 +127,11 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
     return notice("the rendezvous runs here until the others have finished");
   }
+  // The job does without this node's workers, but not without the rendezvous in this process.
+  if (end.result->exit_code == kExitUnfit && server() != nullptr && !finish_) {
+    return notice(end.result->summary +
+                  "; the rendezvous runs here until the others have finished");
+  }
   // The refusal follows from the loss: the job ended before the new agent had joined.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
     if (finish_) return conclude(*finish_);
@@ -245,7 +250,7 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   timer_.cancel();
   if (tell_end_) {
     tell_end_(exit_code, summary, report, error);
-  } else if (exit_code != kExitSuccess) {
+  } else if (exit_code != kExitSuccess && !(plan_.is_check && exit_code == kExitUnfit)) {
     tell_launcher_above(exit_code, summary, error);
     notices_.print(prints_report() && !report.empty() ? report
                                                       : fmt::format("ddp-run: {}", summary));

@@ -126,6 +126,7 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
   spec = options.spec;
+  plan.is_check = options.is_check;
   const bool meets_others = options.endpoint || !options.meeting_file.empty();
   spec.job_id = options.job_id.value_or(meets_others ? "none" : random_hex(kIdBytes));
   spec.node_id = random_hex(kIdBytes);

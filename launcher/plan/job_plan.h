@@ -43,6 +43,8 @@ struct JobPlan {
   bool step_is_part = false;  // Other nodes of the job are in steps of their own.
   bool requeue = false;       // Put a run that is stopped to go on later back into SLURM's queue.
   std::int64_t requeue_before_ms = 0;
+  // The workers check the nodes and print what they find, so that there is nothing to report.
+  bool is_check = false;
   int tasks_fd = -1;  // The agent's listening socket for the node's other tasks; -1: none.
   std::string
       endpoint_flag;  // The flag that names the endpoint, with its value; empty if there is none.

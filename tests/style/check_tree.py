@@ -9,7 +9,7 @@ from pathlib import Path
 LEVELS = {
     "common/base": 0, "common/process": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
     "launcher/rendezvous": 3, "launcher/replicas": 4, "launcher/etcd": 4, "launcher/server": 4, "launcher/ddp_rendezvous": 5,
-    "launcher/machine": 2, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 3, "launcher/completion": 4, "launcher/plan": 4,
+    "launcher/machine": 2, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 3, "launcher/completion": 4, "launcher/plan": 4, "launcher/check/verdict": 1, "launcher/check": 5,
     "launcher/hosting": 5, "launcher/node": 6, "launcher/slurm": 7, "launcher/hosts": 7, "launcher/ddp_run": 8,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
@@ -28,14 +28,14 @@ NAMESPACES = {
     # The words of every room, and what users of the library type.
     "common/base": ("ddp",), "common/process": ("ddp",), "worker/data": ("ddp",), "worker/ddp": ("ddp",),
     "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::rendezvous_client",), "launcher/ddp_run": ("ddp::run",),
-    "launcher/hosts": ("ddp::hosts",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
+    "launcher/hosts": ("ddp::hosts",), "launcher/check": ("ddp::check",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
     "worker/engine_config": ("ddp::engine",), "worker/nccl": ("ddp::nccl", "ddp::cuda"), "worker/train": ("ddp::train",),
     "worker/python": ("ddp::python",), "worker/trainer_launch": ("ddp::trainer",),
 }
 # What reads time, waits, or acts on processes and sockets.
 EFFECTS = ("asio", "spdlog", "thread", "fstream", "dirent.h", "poll.h", "spawn.h", "sys/resource.h", "sys/socket.h", "sys/syscall.h",
            "sys/wait.h")
-PURE_FOLDERS = ("common/base", "common/wire", "launcher/rendezvous", "launcher/replicas", "agent/core", "worker/buckets")
+PURE_FOLDERS = ("common/base", "common/wire", "launcher/rendezvous", "launcher/replicas", "launcher/check/verdict", "agent/core", "worker/buckets")
 DAEMONS = ("ddp-run", "ddp-agent", "ddp-rendezvous", "ddp-checkpoint")
 MAX_FUNCTION_LINES = 70
 MAX_README_LINES = 150

@@ -95,8 +95,11 @@ inline const std::vector<FlagRow> kFlagRows{
     {"run-path", "", "run"},
     // Failures and time limits.
     {"max-restarts", "7", "max-r", "-1", kMillion},
-    {"max-no-progress", "7", "max-n", "x", kMillion},
+    {"max-no-progress", "7", "max-no-", "x", kMillion},
     {"restart-on-start-failure", "", "rest"},
+    {"max-node-failures", "7", "max-nod", "x", kMillion},
+    {"health-check", "", "hea"},
+    {"check-dir", "/shared/run1", "check-"},
     {"progress-timeout", "7", "prog", "x", kSeconds0},
     {"standby", "1", "standb", "9999", "not a whole number from 0 to 1024"},
     {"last-call", "7", "las", "x", kSeconds0},
@@ -109,7 +112,7 @@ inline const std::vector<FlagRow> kFlagRows{
      "not a number from 1.2 to 100; write for example 1.5"},
     {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
      "no program can handle 'KILL'; choose another signal"},
-    {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
+    {"checkpoint-signal", "USR2", "checkp", "XYZ", kSignal},
     // Under SLURM.
     {"requeue-before", "7", "req", "x", kSeconds0},
     {"no-requeue", "", "no-r"},

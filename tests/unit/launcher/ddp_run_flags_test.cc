@@ -403,6 +403,7 @@ TEST(FlagTable, HelpSaysTheDefaultsOfTheRules) {
   const std::map<std::string_view, std::int64_t> defaults{
       {"max-restarts", rules.max_restarts},
       {"max-no-progress", rules.max_no_progress},
+      {"max-node-failures", rules.max_node_failures},
       {"last-call", rules.last_call_ms / 1'000},
       {"scale-up-timeout", rules.scale_up_ms / 1'000},
       {"join-timeout", rules.join_timeout_ms / 1'000},
