@@ -60,7 +60,7 @@ TEST(HostFlags, VariablesAddUp) {
 TEST(HostFlags, NodesGetTheOtherFlagsAndTheProgramAsTheyAre) {
   const auto options = parse({"--hosts", "a,b", "--nnodes=1:2", "--rdzv_id", "j", "--launch-agent",
                               "sh", "-x", "HERE", "--local-addr", "10.0.0.1", "--log-dir", "a b",
-                              "--max-no", "7", "-m", "mod", "--hosts", "it's"})
+                              "--max-no-p", "7", "-m", "mod", "--hosts", "it's"})
                            .value();
   EXPECT_THAT(options.node_arguments,
               ElementsAre("--log-dir=a b", "--max-no-progress=7", "--max-restarts=3", "--module",
