@@ -84,7 +84,7 @@ class Supervisor {
   plan::JobPlan plan_;
   std::unique_ptr<server::Server> server_;
   std::unique_ptr<hosting::MovingHosting> moving_;  // If the coordinator can move.
-  UniqueFd scratch_;  // Holds the lock of this node's scratch folder.
+  UniqueFd scratch_;                                // Holds the lock of this node's scratch folder.
   std::unique_ptr<AgentProcess> agent_;
   Notices notices_{STDERR_FILENO};
   asio::signal_set signals_;
