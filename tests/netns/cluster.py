@@ -76,9 +76,9 @@ class Cluster:
             self.start_daemon()
         self.command = [str(settings.bin_dir / "ddp-run"), "--nnodes", f"{least or settings.nodes}:{settings.nodes}",
                         "--nproc-per-node", str(settings.workers_each), "--rdzv-endpoint", f"{netns.address(0)}:{PORT}",
-                        "--rdzv-id", name, "--max-restarts", "100000", "--max-no-progress", "0", "--max-node-failures", "0", "--join-timeout", str(LIMIT_S),
-                        "--shutdown-timeout", "5", "--progress-timeout", "4", *flags, str(settings.bin_dir / "ddp-train"),
-                        *training, "--summary", str(self.folder / "summary.json"), "--rates", str(self.folder / "rates.jsonl"),
+                        "--rdzv-id", name, "--max-restarts", "100000", "--max-no-progress", "0", "--max-node-failures", "0",
+                        "--join-timeout", str(LIMIT_S), "--shutdown-timeout", "5", "--progress-timeout", "4", *flags,
+                        str(settings.bin_dir / "ddp-train"), *training, "--summary", str(self.folder / "summary.json"), "--rates", str(self.folder / "rates.jsonl"),
                         "--checkpoint-dir", str(self.checkpoints), "--checkpoint-failure", "continue"]
         if daemon:
             self.command[1:1] = ["--rdzv-conf", "is_host=false"]
