@@ -11,9 +11,9 @@
 #include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/net/any_stream.h"
 #include "common/net/poller.h"
 #include "common/net/socket_options.h"
-#include "common/net/stream.h"
 #include "common/net/stream_filter.h"
 #include "common/net/timer.h"
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "common/net/stream.h"
+#include "common/net/any_stream.h"
 
 namespace ddp::net {
 

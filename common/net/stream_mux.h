@@ -12,8 +12,8 @@
 #include <asio/io_context.hpp>
 
 #include "common/base/result.h"
+#include "common/net/any_stream.h"
 #include "common/net/frame_connection.h"
-#include "common/net/stream.h"
 #include "common/wire/stream_frame.h"
 
 namespace ddp::net {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "common/net/stream.h"
+#include "common/net/any_stream.h"
 #include "common/wire/c10d.h"
 #include "launcher/rendezvous/store_core.h"
 #include "launcher/server/log_limit.h"

@@ -70,6 +70,7 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
       {"ROLE_WORLD_SIZE", "7"},
       {"MASTER_ADDR", "10.0.0.1"},
       {"MASTER_PORT", "29400"},
+      {"DDP_COORDINATOR_ADDR", "10.0.0.1"},
       {"TORCHELASTIC_RESTART_COUNT", "2"},
       {"TORCHELASTIC_MAX_RESTARTS", "5"},
       {"TORCHELASTIC_RUN_ID", "job-7"},
@@ -240,6 +241,25 @@ TEST(WorkerEnv, RankZerosStoreIsOnTheFirstNodeAndLibddpKeepsTheRendezvous) {
     round.members.edit()[0].address = seen;
     EXPECT_EQ(round_environment(spec(), round, 0).at("MASTER_ADDR"), "10.0.0.9") << seen;
   }
+}
+
+// The store is reached through the agent, but other nodes are not.
+TEST(WorkerEnv, TheStoreMayBeAtTheAgentWhileTheCoordinatorIsElsewhere) {
+  wire::RoundStart round = middle_of_three();
+  round.coordinator_addr = round.master_addr;
+  round.master_addr = "127.0.0.1";
+  round.master_port = 40'002;
+  auto variables = round_environment(spec(), round, 0);
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "127.0.0.1");
+  EXPECT_EQ(variables.at("MASTER_PORT"), "40002");
+  EXPECT_EQ(variables.at("DDP_COORDINATOR_ADDR"), "10.0.0.1");
+  // Rank 0's own store is on the coordinator's machine, not on this one.
+  round.store_port = 40'001;
+  round.members.edit()[0].address = "127.0.0.1";
+  variables = round_environment(spec(), round, 0);
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("DDP_STORE_ADDR"), "127.0.0.1");
+  EXPECT_EQ(variables.at("DDP_STORE_PORT"), "40002");
 }
 
 TEST(WorkerEnv, APyTorchWithoutLibuvIsToldSoUnlessTheUserHas) {
