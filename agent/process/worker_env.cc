@@ -82,6 +82,8 @@ void name_store(const wire::RoundStart& round, Variables& given) {
   const std::string& coordinator =
       round.coordinator_addr.empty() ? round.master_addr : round.coordinator_addr;
   given["DDP_COORDINATOR_ADDR"] = coordinator;
+  given["DDP_COORDINATOR_PORT"] =
+      round.coordinator_port == 0 ? port : std::to_string(round.coordinator_port);
   if (round.store_port == 0) {
     given["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // Python's spelling: PyTorch compares text.
     given["MASTER_ADDR"] = round.master_addr;

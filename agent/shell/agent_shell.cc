@@ -296,6 +296,7 @@ void AgentShell::lead_to_store(wire::RoundStart& round) {
   // The address at which this node reaches the coordinator's host.
   if (round.master_addr.empty()) round.master_addr = link_.remote_address();
   round.coordinator_addr = round.master_addr;
+  round.coordinator_port = round.master_port;
   const bool has_secret = !credentials_.token.empty() || credentials_.tls;
   if (!has_secret || is_loopback(round.master_addr)) return;
   const Result<int> port = store_door_.lead_to(round.master_addr, round.master_port);

@@ -189,6 +189,7 @@ struct RoundStart {
   // The agent fills in where it reaches the coordinator: the way there shows at which address other
   // nodes reach this one. Workers may reach the store through their agent, at a loopback address.
   std::string coordinator_addr{};
+  int coordinator_port = 0;
   // Not 0 if the workers of some node cannot share that store: the worker with rank 0 then makes
   // one for all of them, at this port of its node.
   int store_port = 0;

@@ -40,6 +40,7 @@ DIFFERENCES = {
     "TORCHELASTIC_SIGNALS_TO_HANDLE": ("newer releases set it", r"SIG\w+(,SIG\w+)*", ABSENT, (2, 14)),
     "TORCHINDUCTOR_CACHE_DIR": ("torchrun imports all of torch to warn of a signal, which sets it", ABSENT, r".+torchinductor.+"),
     "DDP_COORDINATOR_ADDR": ("the way to it shows which address of the machine other nodes can reach", r"127\.0\.0\.1", ABSENT),
+    "DDP_COORDINATOR_PORT": ("where its status page is, too", r"\d+", ABSENT),
     "DDP_CONTROL_FD": ("libddp's channel to the agent", r"\d+", ABSENT),
     "DDP_NODE_ID": ("libddp's name of the node", r"\w+", ABSENT),
     "DDP_ROUND": ("the number of the round", r"0", ABSENT),

@@ -166,7 +166,7 @@ def nodes_with_a_step_each_go_on_later_once(slurm, folder):
 def strangers_are_kept_out_without_a_flag(slurm, folder):
     """The nodes share a secret that MUNGE has carried; who has read only what the first node shows is refused."""
     job = Job(slurm, folder, "srun", "-N2", DDP_RUN, *script(
-        "echo $RANK: $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID > at.$RANK; while ! [ -s go ]; do sleep 0.05; done"))
+        "echo $RANK: $DDP_COORDINATOR_ADDR $DDP_COORDINATOR_PORT $TORCHELASTIC_RUN_ID > at.$RANK; while ! [ -s go ]; do sleep 0.05; done"))
     wait_for_files(folder, ["at.0", "at.1"])
     host, port, name = (folder / "at.0").read_text().split()[1:]
     with urllib.request.urlopen(f"http://{host}:{port}/token", timeout=10) as page:

@@ -71,6 +71,7 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
       {"MASTER_ADDR", "10.0.0.1"},
       {"MASTER_PORT", "29400"},
       {"DDP_COORDINATOR_ADDR", "10.0.0.1"},
+      {"DDP_COORDINATOR_PORT", "29400"},
       {"TORCHELASTIC_RESTART_COUNT", "2"},
       {"TORCHELASTIC_MAX_RESTARTS", "5"},
       {"TORCHELASTIC_RUN_ID", "job-7"},
@@ -247,12 +248,14 @@ TEST(WorkerEnv, RankZerosStoreIsOnTheFirstNodeAndLibddpKeepsTheRendezvous) {
 TEST(WorkerEnv, TheStoreMayBeAtTheAgentWhileTheCoordinatorIsElsewhere) {
   wire::RoundStart round = middle_of_three();
   round.coordinator_addr = round.master_addr;
+  round.coordinator_port = round.master_port;
   round.master_addr = "127.0.0.1";
   round.master_port = 40'002;
   auto variables = round_environment(spec(), round, 0);
   EXPECT_EQ(variables.at("MASTER_ADDR"), "127.0.0.1");
   EXPECT_EQ(variables.at("MASTER_PORT"), "40002");
   EXPECT_EQ(variables.at("DDP_COORDINATOR_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("DDP_COORDINATOR_PORT"), "29400");
   // Rank 0's own store is on the coordinator's machine, not on this one.
   round.store_port = 40'001;
   round.members.edit()[0].address = "127.0.0.1";
