@@ -29,7 +29,8 @@ class StoreHostileTest : public testing::Test {
     const char* const bin = ::getenv("DDP_BIN_DIR");
     ASSERT_NE(bin, nullptr) << "DDP_BIN_DIR is not set";
     daemon_ = std::make_unique<Process>(std::vector<std::string>{
-        std::string(bin) + "/ddp-rendezvous", "--port", "0", "--bind", "127.0.0.1"});
+        // Or else those who close at once would be dropped before a byte of theirs is read.
+        std::string(bin) + "/ddp-rendezvous", "--any-user", "--port", "0", "--bind", "127.0.0.1"});
     ASSERT_TRUE(daemon_->prints("\n")) << daemon_->err();
     const std::string out = daemon_->out();
     port_ = std::stoi(out.substr(out.rfind(':') + 1));
