@@ -24,11 +24,9 @@ namespace {
 constexpr std::size_t kMaxTimers = 65'536;
 constexpr std::size_t kMaxLine = 4'096;  // PIPE_BUF: longer lines of several writers could mix.
 constexpr int kLastTimerSignal = 64;
-// The wall clock may be set, so the timers are checked at least this often.
-constexpr double kLongestWait = 1;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+template <typename AnyClock>
+double seconds_of() {
+  return std::chrono::duration<double>(AnyClock::now().time_since_epoch()).count();
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ pid_t parent_of(pid_t pid) {
   return parent;
 }
 
-Result<void> TimerTable::take_line(std::string_view line) {
+Result<void> TimerTable::take_line(std::string_view line, double ahead) {
   try {
     const auto json = nlohmann::json::parse(line);
     const auto pid = json.at("pid").get<pid_t>();
@@ -59,7 +57,7 @@ Result<void> TimerTable::take_line(std::string_view line) {
     if (expires < 0) {
       timers_.erase({pid, scope});
     } else if (timers_.size() < kMaxTimers || timers_.contains({pid, scope})) {
-      timers_[{pid, scope}] = Timer{expires, signal};
+      timers_[{pid, scope}] = Timer{expires - ahead, signal};
     } else {
       return make_error(Errc::kProtocol, "more than {} timers", kMaxTimers);
     }
@@ -123,6 +121,7 @@ struct FileTimers::State : std::enable_shared_from_this<FileTimers::State> {
 
   void read() {
     std::array<char, 4096> buffer;
+    const double ahead = seconds_of<std::chrono::system_clock>() - seconds_of<Clock>();
     for (;;) {
       const ssize_t size = ::read(pipe.native_handle(), buffer.data(), buffer.size());
       if (size <= 0) return;
@@ -131,7 +130,7 @@ struct FileTimers::State : std::enable_shared_from_this<FileTimers::State> {
       for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
         // A malformed line is ignored, so that the timers of other workers go on.
         [[maybe_unused]] const auto taken =
-            table.take_line(std::string_view(text).substr(begin, end - begin));
+            table.take_line(std::string_view(text).substr(begin, end - begin), ahead);
       }
       text.erase(0, begin);
       if (text.size() > kMaxLine) text.clear();
@@ -139,10 +138,11 @@ struct FileTimers::State : std::enable_shared_from_this<FileTimers::State> {
   }
 
   void look() {
-    for (const Expired& expired : table.take_expired(wall_seconds())) on_expired(expired);
+    for (const Expired& expired : table.take_expired(seconds_of<Clock>())) on_expired(expired);
     const auto next = table.next();
     if (!next) return timer.cancel();
-    const double wait = std::clamp(*next - wall_seconds(), 0.0, kLongestWait);
+    constexpr double kLongestWait = 1e6;
+    const double wait = std::clamp(*next - seconds_of<Clock>(), 0.0, kLongestWait);
     timer.after(Duration(static_cast<std::int64_t>(std::ceil(wait * 1'000))), [this] { look(); });
   }
 

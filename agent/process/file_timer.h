@@ -30,11 +30,13 @@ struct Expired {
   std::string scope;
 };
 
-// The timers that run. Pure: times are arguments, in seconds since the epoch.
+// The timers that run. Pure: times are arguments, in seconds of the monotonic clock.
 class TimerTable {
  public:
-  // Takes one line, without its newline. kProtocol for a malformed line.
-  Result<void> take_line(std::string_view line);
+  // Takes one line, without its newline. kProtocol for a malformed line. `ahead`: how far the wall
+  // clock, by which the worker has set the timer, is ahead of the monotonic one at this moment. If
+  // the wall clock is set later, the timer does not change.
+  Result<void> take_line(std::string_view line, double ahead = 0);
   // Removes all timers of each process that has an expired one, and returns the first expired timer
   // that has a signal. Processes without such a timer are not returned.
   std::vector<Expired> take_expired(double now);

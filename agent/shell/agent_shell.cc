@@ -170,10 +170,8 @@ int AgentShell::run() {
 }
 
 void AgentShell::wait_for_checkpoint_moment() {
-  using std::chrono::system_clock;
   if (spec_.checkpoint_at_ms <= 0) return;
-  const auto clock = std::chrono::duration_cast<Duration>(system_clock::now().time_since_epoch());
-  checkpoint_timer_.after(std::max(Duration(spec_.checkpoint_at_ms) - clock, Duration(0)), [this] {
+  checkpoint_timer_.at(TimePoint(Duration(spec_.checkpoint_at_ms)), [this] {
     tell([this](TimePoint now) { return core_.on_checkpoint_moment(now); });
   });
 }

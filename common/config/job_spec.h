@@ -75,7 +75,8 @@ struct JobSpec {
   bool own_store = false;
   std::string role = "default";  // ROLE_NAME
   bool successor = false;        // The agent takes the place of one that was lost.
-  // When the workers must write a checkpoint and then stop, in milliseconds since 1970; 0: never.
+  // When the workers must write a checkpoint and then stop, in
+  // milliseconds of the monotonic clock; 0: never.
   std::int64_t checkpoint_at_ms = 0;
   // The agent takes signals only from its ddp-run (forwarded_signal.h). Signals from others are
   // copies, because SLURM signals every process of a step.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -192,7 +193,9 @@ bool Supervisor::is_to_be_continued(int exit_code) const {
   slurm::Stop stop = stop_;
   stop.exit_code = exit_code;
   stop.warning = plan_.spec.checkpoint_signal;
-  stop.now = static_cast<std::int64_t>(std::time(nullptr));
+  // The wall clock may have been set since.
+  stop.now =
+      wall_at_start_ + std::chrono::floor<std::chrono::seconds>(Clock::now() - started_).count();
   return slurm::is_to_be_continued(stop, plan_.step->end_time);
 }
 

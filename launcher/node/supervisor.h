@@ -3,6 +3,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +15,7 @@
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 
+#include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
 #include "common/process/life_signs.h"
@@ -97,7 +100,9 @@ class Supervisor {
   std::vector<std::pair<pid_t, LifeSigns>> orphans_;
   bool checkpoint_wanted_ = false;  // A request that came while there was no agent.
   int interrupted_by_ = 0;          // The first signal.
-  slurm::Stop stop_;                // What decides whether a step's job goes on later.
+  const std::int64_t wall_at_start_ = static_cast<std::int64_t>(std::time(nullptr));
+  const TimePoint started_ = Clock::now();
+  slurm::Stop stop_;  // What decides whether a step's job goes on later.
   bool to_be_continued_ = false;
   bool has_hosted_ = false;
   TellEnd tell_end_;  // Null: the result is printed.

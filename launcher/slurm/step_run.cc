@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/clock.h"
 #include "common/base/exit_error.h"
 #include "common/base/shell_words.h"
 #include "launcher/node/agent_process.h"
@@ -48,13 +50,14 @@ void continue_job(const Step& step) {
   }
 }
 
-// When the agent asks for a checkpoint, so that there is time to write it. Not at once if the job's
-// time is short.
+// When the agent asks for a checkpoint, so that there is time to write it: by the monotonic clock,
+// because the wall clock may be set later. Not at once if the job's time is short.
 std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms) {
   const std::int64_t now_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
   const std::int64_t left_ms = end_time * 1'000 - now_ms;
   if (before_ms <= 0 || left_ms <= 0) return 0;
-  return end_time * 1'000 - std::min(before_ms, left_ms - left_ms / 20);
+  const auto now = std::chrono::floor<Duration>(Clock::now().time_since_epoch());
+  return now.count() + left_ms - std::min(before_ms, left_ms - left_ms / 20);
 }
 
 // Whether this node requeues the job. If each node has a step of its own, every node is the first

@@ -51,6 +51,15 @@ TEST(TimerTable, AReleaseAndAnotherAcquireReplaceATimer) {
   EXPECT_TRUE(table.take_line(line(7, "never there", -1, 0)));
 }
 
+TEST(TimerTable, AWallClockThatIsSetLaterChangesNoTimer) {
+  TimerTable table;
+  ASSERT_TRUE(table.take_line(line(7, "a", 1'000'060, 9), 1'000'000));
+  ASSERT_TRUE(table.take_line(line(8, "a", 1'003'660, 9), 1'003'600)) << "the clock was set";
+  EXPECT_EQ(table.next(), 60);
+  EXPECT_THAT(expired(table, 59), testing::IsEmpty());
+  EXPECT_THAT(expired(table, 60), testing::ElementsAre("7 a 9", "8 a 9"));
+}
+
 // torch: the first in time that has a signal; a process without any is not ended.
 TEST(TimerTable, OfSeveralTheFirstWithASignalCounts) {
   TimerTable table;
