@@ -271,6 +271,7 @@ void RoundProcesses::send_checkpoint_request(Worker& worker) {
 void RoundProcesses::signal(int number, const std::string& abort_reason,
                             const std::set<int>& keep) {
   if (!abort_reason.empty()) {
+    writers_.round_ended();
     if (memory_) memory_->abort(abort_reason);
     for (const auto& worker : workers_) {
       if (!worker->running() || worker->is_waiting()) continue;
@@ -449,6 +450,7 @@ void RoundProcesses::give_up(const std::optional<std::set<int>>& keep) {
 }
 
 void RoundProcesses::abandon(const std::set<int>& keep) {
+  writers_.round_ended();
   keep_flights();
   const auto ended = std::stable_partition(
       workers_.begin(), workers_.end(), [&keep](const std::shared_ptr<Worker>& worker) {

@@ -22,6 +22,7 @@
 #include "agent/process/process_watch.h"
 #include "agent/process/spawn_program.h"
 #include "common/base/check.h"
+#include "common/base/host_name.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/this_process.h"
@@ -60,6 +61,25 @@ std::string last_line(int fd) {
   text.resize(read > 0 ? static_cast<std::size_t>(read) : 0);
   while (text.ends_with('\n')) text.pop_back();
   return text.substr(text.rfind('\n') + 1);
+}
+
+// What the writer says while a system call does not return.
+struct Standing {
+  std::string call;
+  std::string path;
+  double seconds = 0;
+  double limit = 0;
+};
+
+std::optional<Standing> parse_standing(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("call")) return std::nullopt;
+  try {
+    return Standing{json.at("call").get<std::string>(), json.at("path").get<std::string>(),
+                    json.at("seconds").get<double>(), json.at("limit").get<double>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<wire::SnapshotWritten> parse_result(const std::string& line) {
@@ -110,6 +130,10 @@ struct SnapshotWriters::Job {
   UniqueFd out = {};
   UniqueFd err = {};
   std::optional<LifeSigns> life = {};
+  UniqueFd round = {};     // The end of its round's pipe that reads.
+  double told_at = 0;      // How long a call had stood when people were told last.
+  int looks_at_end = 0;    // Looks that have found it alive after it said that it gives up.
+  std::string fault = {};  // Why it failed: its last writer only tells rank 0. Empty: it has not.
 };
 
 SnapshotWriters::SnapshotWriters(asio::io_context& io, Settings settings, Events events)
@@ -138,6 +162,17 @@ std::string SnapshotWriters::refusal(int worker, const wire::SubmitSnapshot& sna
   return memory_fault(descriptors.front().get(), snapshot.bytes);
 }
 
+// Empty: none.
+std::string SnapshotWriters::held_writers(int worker) const {
+  for (const auto& [pid, left] : left_) {
+    if (left.worker == worker) {
+      return fmt::format("the disk still holds the writer of step {} (pid {}), which was given up",
+                         left.step, pid);
+    }
+  }
+  return "";
+}
+
 void SnapshotWriters::submit(int worker, const std::string& name,
                              const wire::SubmitSnapshot& snapshot,
                              std::vector<UniqueFd> descriptors, Reply reply) {
@@ -151,6 +186,12 @@ void SnapshotWriters::submit(int worker, const std::string& name,
   Job& job =
       jobs_.emplace_back(Job{worker, name, snapshot, std::move(reply), std::move(descriptors[0])});
   if (snapshot.locked) job.lock = std::move(descriptors[1]);
+  if (int ends[2]; !round_reading_ && ::pipe2(ends, O_CLOEXEC) == 0) {
+    round_reading_ = UniqueFd(ends[0]);
+    round_writing_ = UniqueFd(ends[1]);
+  }
+  job.fault = held_writers(worker);
+  job.round = UniqueFd(::fcntl(round_reading_.get(), F_DUPFD_CLOEXEC, 0));
   if (jobs_.size() == 1) timer_.after(settings_.look, [this] { look_after(); });
   events_.on_count(under_way());
   start_next(worker);
@@ -175,6 +216,13 @@ void SnapshotWriters::run(JobPlace job) {
     request.command.insert(request.command.end(), {"--lock-fd", std::to_string(job->lock.get())});
     request.inherited_fds.push_back(job->lock.get());
   }
+  if (job->round) {
+    request.command.insert(request.command.end(), {"--round-fd", std::to_string(job->round.get())});
+    request.inherited_fds.push_back(job->round.get());
+  }
+  if (!job->fault.empty()) {
+    request.command.insert(request.command.end(), {"--give-up", job->fault});
+  }
   request.environment = settings_.environment;
   request.environment.emplace_back(config::kSnapshotWriterMark);
   request.stdout_fd = job->out.get();
@@ -194,7 +242,13 @@ std::vector<pid_t> SnapshotWriters::pids() const {
   for (const Job& job : jobs_) {
     if (job.pid != 0) all.push_back(job.pid);
   }
+  for (const auto& [pid, left] : left_) all.push_back(pid);
   return all;
+}
+
+void SnapshotWriters::round_ended() {
+  round_reading_.reset();
+  round_writing_.reset();
 }
 
 SnapshotWriters::JobPlace SnapshotWriters::find(pid_t pid) {
@@ -204,10 +258,14 @@ SnapshotWriters::JobPlace SnapshotWriters::find(pid_t pid) {
 // False if the status of the writer is still to be taken.
 bool SnapshotWriters::reap(pid_t pid) {
   const auto job = find(pid);
-  if (job == jobs_.end()) return true;
+  if (job == jobs_.end() && !left_.contains(pid)) return true;
   siginfo_t info{};
   const int result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
   if (result == 0 && info.si_pid == 0) return false;
+  if (job == jobs_.end()) {
+    left_.extract(pid).mapped().end->close();
+    return true;
+  }
   job->pid = 0;
   job->end->close();
   const bool exited = result == 0 && info.si_code == CLD_EXITED;
@@ -217,6 +275,7 @@ bool SnapshotWriters::reap(pid_t pid) {
 }
 
 void SnapshotWriters::on_end(JobPlace job, int exit_code, int signal) {
+  if (!job->fault.empty()) return fail(job, job->fault);
   if (signal != 0 && job->runs < settings_.runs) {
     events_.print(
         fmt::format("the process that writes the checkpoint of step {} for {} was ended by {}; "
@@ -225,8 +284,9 @@ void SnapshotWriters::on_end(JobPlace job, int exit_code, int signal) {
     return run(job);
   }
   if (signal != 0) {
-    return fail(
-        job, fmt::format("its writer was ended by {}, {} times", signal_name(signal), job->runs));
+    job->fault =
+        fmt::format("its writer was ended by {}, {} times", signal_name(signal), job->runs);
+    return run(job);
   }
   auto written = parse_result(last_line(job->out.get()));
   if (exit_code == 0 && written && written->ok) return finish(job, std::move(*written));
@@ -264,23 +324,50 @@ void SnapshotWriters::tell_people(const Job& job, const wire::SnapshotWritten& w
   }
 }
 
-void SnapshotWriters::look_after() {
-  std::vector<pid_t> silent;
-  for (Job& job : jobs_) {
-    if (job.pid != 0 && !job.life->check()) silent.push_back(job.pid);
+// Kills the writer and does not wait for its end.
+void SnapshotWriters::leave(JobPlace job, const std::string& why) {
+  DDP_CHECK(job->pid > 1, "pid {} is not a process id", job->pid);
+  ::kill(job->pid, SIGKILL);
+  left_[std::exchange(job->pid, 0)] = {job->worker, job->snapshot.step, std::move(job->end)};
+  fail(job, why);
+}
+
+// Why the writer is to be left; empty if it is not. Tells people that its disk is slow.
+std::string SnapshotWriters::fault_at_look(Job& job) {
+  constexpr int kLooksAtEnd = 2;
+  const std::string line = last_line(job.out.get());
+  if (const auto standing = parse_standing(line)) {
+    const std::string& path = standing->path;
+    if (standing->seconds < job.told_at) job.told_at = 0;  // Another call.
+    if (standing->seconds >= std::max(settings_.slow_seconds, 2 * job.told_at)) {
+      job.told_at = standing->seconds;
+      events_.print(fmt::format(
+          "checkpoint of step {}: {} has stood in {} for {:.0f} s on {}; training goes on, and the "
+          "save is given up after {:.3g} s",
+          job.snapshot.step, path.substr(path.rfind('/') + 1), standing->call, standing->seconds,
+          host_name(), standing->limit));
+    }
+  } else if (const auto written = parse_result(line); written && !written->error.empty()) {
+    // Its other threads have ended, but the kernel holds the one that stands in the call.
+    if (++job.looks_at_end >= kLooksAtEnd) return written->error;
   }
-  for (const pid_t pid : silent) {
-    const auto job =
-        std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
-    if (job == jobs_.end()) continue;
-    DDP_CHECK(pid > 1, "pid {} is not a process id", pid);
-    ::kill(pid, SIGKILL);
-    events_.print(
-        fmt::format("the process that writes the checkpoint of step {} for {} (pid {}) has done "
-                    "nothing for {:.3g} s; it is given up",
-                    job->snapshot.step, job->name, pid,
-                    static_cast<double>(settings_.quiet_limit.count()) / 1'000));
-    fail(job, "its writer hung and was given up");
+  if (job.life->check()) return "";
+  events_.print(
+      fmt::format("the process that writes the checkpoint of step {} for {} (pid {}) has done "
+                  "nothing for {:.3g} s; it is given up",
+                  job.snapshot.step, job.name, job.pid,
+                  static_cast<double>(settings_.quiet_limit.count()) / 1'000));
+  return "its writer hung and was given up";
+}
+
+void SnapshotWriters::look_after() {
+  std::map<pid_t, std::string> faults;
+  for (Job& job : jobs_) {
+    if (job.pid == 0) continue;
+    if (std::string fault = fault_at_look(job); !fault.empty()) faults[job.pid] = std::move(fault);
+  }
+  for (const auto& [pid, fault] : faults) {
+    if (const auto job = find(pid); job != jobs_.end()) leave(job, fault);
   }
   if (!jobs_.empty()) timer_.after(settings_.look, [this] { look_after(); });
 }

@@ -4,11 +4,14 @@
 
 #include <functional>
 #include <list>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <asio/io_context.hpp>
 
+#include "agent/process/process_watch.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
@@ -21,14 +24,17 @@ namespace ddp::agent {
 // `ddp-checkpoint write` on it, even if the worker or its round ends. One at a time for each
 // worker, in the order of arrival.
 //
-// A writer that is ended by a signal is started again, because writing can be repeated. A writer
-// that shows no sign of life is given up. The writers belong to no round and run at low priority.
-// If this process is killed, they go on alone: they hold all that they need.
+// A writer that is ended by a signal is started again, because writing can be repeated. One that
+// the kernel holds in a system call says so, and people are told; it gives up by itself after the
+// time that the worker allows (SnapshotPlan::timeout). One that shows no sign of life at all is
+// given up. The writers belong to no round and run at low priority. If this process is killed, they
+// go on alone: they hold all that they need.
 //
 // Lives on the thread of `io`. Destroying it leaves the writers alone.
 class SnapshotWriters {
  public:
-  // How many snapshots a worker may have under way: one is being written, one waits.
+  // How many snapshots a worker may have under way: one is being written, one waits. While the
+  // kernel holds a writer that was given up, and with it a snapshot, further ones are not written.
   static constexpr int kPerWorker = 2;
 
   struct Settings {
@@ -37,6 +43,7 @@ class SnapshotWriters {
     int runs = 3;                  // How often one snapshot is tried, if signals end its writer.
     Duration quiet_limit{60'000};  // A writer without a sign of life for this long is given up.
     Duration look = LifeSigns::kLook;
+    double slow_seconds = 10;  // People are told when a call stands for so long, and twice as long.
   };
   struct Events {
     std::function<void(int under_way)> on_count;         // Called when the number has changed.
@@ -60,7 +67,10 @@ class SnapshotWriters {
   void submit(int worker, const std::string& name, const wire::SubmitSnapshot& snapshot,
               std::vector<UniqueFd> descriptors, Reply reply);
   int under_way() const { return static_cast<int>(jobs_.size()); }
-  // The writers' processes.
+  // The round is over, so a node may be gone: rank 0's writer no longer waits for those that are
+  // silent.
+  void round_ended();
+  // The writers' processes, also those that were given up and still live.
   std::vector<pid_t> pids() const;
   // Kills the writers. What they were writing is lost; earlier checkpoints are not.
   void give_up();
@@ -76,6 +86,9 @@ class SnapshotWriters {
   void run(JobPlace job);
   bool reap(pid_t pid);
   void on_end(JobPlace job, int exit_code, int signal);
+  void leave(JobPlace job, const std::string& why);
+  std::string fault_at_look(Job& job);
+  std::string held_writers(int worker) const;
   void finish(JobPlace job, wire::SnapshotWritten written);
   void fail(JobPlace job, const std::string& why);
   void tell_people(const Job& job, const wire::SnapshotWritten& written) const;
@@ -85,6 +98,16 @@ class SnapshotWriters {
   const Settings settings_;
   const Events events_;
   std::list<Job> jobs_;  // In the order of arrival.
+  // Writers that were given up: SIGKILL may not end them as long as the kernel holds them.
+  struct Left {
+    int worker = 0;
+    std::int64_t step = 0;
+    std::shared_ptr<ProcessWatch> end = {};
+  };
+  std::map<pid_t, Left> left_;
+  // A pipe that ends with the round. Writers inherit the end that reads.
+  UniqueFd round_reading_;
+  UniqueFd round_writing_;
   net::Timer timer_;
 };
 

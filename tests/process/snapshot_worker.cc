@@ -33,7 +33,8 @@
 //      die       in the first round all ranks kill themselves (SIGKILL) with the first save handed
 //                over
 //      request   waits until a checkpoint is requested, saves once, and ends
-// The folder is $OUT/checkpoints. The lines that it prints:
+// The folder is $OUT/checkpoints. $SAVE_TIMEOUT_S: how long a save may take. The lines that it
+// prints:
 //   rank 0 begins at 3
 //   rank 0 hands over 4
 //   rank 0 has 4 written at PATH             (PATH: rank 0's only)
@@ -132,7 +133,10 @@ class SnapshotWorker {
                             .retention = {2, 0},
                             .bytes_per_second = choice_.bytes_per_second,
                             .job_id = variable("TORCHELASTIC_RUN_ID")};
-    const auto image = ddp::test::snapshot_of(ddp::test::share_of(sample, rank_));
+    ddp::test::SampleShare share = ddp::test::share_of(sample, rank_);
+    if (const std::string seconds = variable("SAVE_TIMEOUT_S"); !seconds.empty())
+      share.plan.timeout = std::chrono::seconds(std::stoi(seconds));
+    const auto image = ddp::test::snapshot_of(share);
     {
       const std::lock_guard lock(mutex_);
       ++pending_;

@@ -11,6 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
@@ -88,6 +89,37 @@ class AsyncCheckpointTest : public ::testing::Test {
   TempDir folder_;
   std::shared_ptr<ProcessGroup> group_ = ProcessGroup::from_environment();
 };
+
+TEST_F(AsyncCheckpointTest, ADiskThatNeverAnswersFailsTheSaveAndNotTheTraining) {
+  SlowDisk disk;
+  Net net;
+  CheckpointOptions chosen = options();
+  chosen.timeout = std::chrono::seconds(1);
+  const auto writer = std::make_shared<CheckpointWriter>();
+  Checkpointer checkpointer(chosen, group_, disk, writer);
+  checkpointer.add_module("net", net);
+  ASSERT_TRUE(checkpointer.prepare());
+  fill(net, 5);
+  disk.stop();
+  ASSERT_TRUE(checkpointer.save(7));
+  const auto given_up = checkpointer.wait();
+  ASSERT_FALSE(given_up);
+  EXPECT_THAT(given_up.error().message, HasSubstr("has stood in mkdir for "));
+  EXPECT_THAT(given_up.error().message,
+              HasSubstr("longer than a save may wait for the disk (1 s)"));
+  // Not a second thread and a second copy of the state.
+  const auto refused = checkpointer.save(8);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("the disk still holds the writer of step 7"));
+  disk.go();
+  EXPECT_TRUE(test::wait_until([&] { return writer->impl().left_behind().empty(); }));
+  EXPECT_THAT(test::names_in(path()), ElementsAre()) << "what was given up appears no more";
+  ASSERT_TRUE(checkpointer.save(9));
+  const auto last = checkpointer.wait();
+  ASSERT_TRUE(last) << last.error().message;
+  EXPECT_EQ(last->step, 9);
+  EXPECT_EQ(loaded_value(group_, 9), 5);
+}
 
 TEST_F(AsyncCheckpointTest, TrainingGoesOnWhileTheStateOfThatMomentIsWritten) {
   SlowDisk disk;

@@ -7,8 +7,10 @@
 namespace ddp::checkpoint {
 namespace {
 
+constexpr std::string_view kPartPrefix = "part-";
 constexpr std::string_view kFailurePrefix = "failed-";
-constexpr std::uint64_t kMaxFailureText = 64 << 10;
+constexpr std::string_view kLifePrefix = "alive-";
+constexpr std::uint64_t kMaxText = 64 << 10;
 
 std::string unfinished(const std::string& name) { return name + ".new"; }
 
@@ -20,9 +22,18 @@ SaveFolder::SaveFolder(FileSystem& files, const SnapshotPlan& plan)
       directory_(files, plan.directory),
       path_(directory_.temporary_path(plan.step, plan.save_id)) {}
 
-std::string SaveFolder::part_name(Rank rank) { return fmt::format("part-{:05}.json", rank); }
+std::string SaveFolder::part_name(Rank rank) {
+  return fmt::format("{}{:05}.json", kPartPrefix, rank);
+}
 std::string SaveFolder::failure_name(Rank rank) {
   return fmt::format("{}{:05}", kFailurePrefix, rank);
+}
+
+std::string SaveFolder::life_name(Rank rank) { return fmt::format("{}{:05}", kLifePrefix, rank); }
+
+bool SaveFolder::is_for_writers(std::string_view name) {
+  return name.starts_with(kPartPrefix) || name.starts_with(kFailurePrefix) ||
+         name.starts_with(kLifePrefix);
 }
 
 std::optional<Rank> SaveFolder::failed_rank(std::string_view name) {
@@ -56,14 +67,18 @@ Result<Manifest> SaveFolder::read_sound(const std::string& name) {
   return manifest;
 }
 
-Result<void> SaveFolder::add_part(const Manifest& part) {
+Result<void> SaveFolder::prepare_part(const Manifest& part) {
   auto text = manifest_to_text(part);
   if (!text) return text.error();
   const std::string name = join_path(path_, part_name(plan_->rank));
   if (auto written = write_durably(*files_, unfinished(name), *text); !written) return written;
   // Makes the names of the files that the part lists durable. The part's own name need not be: the
   // publisher makes all names durable, and after a power cut nobody needs the part.
-  if (auto synced = files_->sync_directory(path_); !synced) return synced;
+  return files_->sync_directory(path_);
+}
+
+Result<void> SaveFolder::show_part() {
+  const std::string name = join_path(path_, part_name(plan_->rank));
   return files_->rename(unfinished(name), name);
 }
 
@@ -72,25 +87,40 @@ void SaveFolder::remove_own() {
   if (!there) return;
   const std::string part = part_name(plan_->rank);
   const std::string failure = failure_name(plan_->rank);
-  std::set<std::string> mine = {unfinished(part), part, unfinished(failure), failure};
+  const std::string life = life_name(plan_->rank);
+  std::set<std::string> mine = {unfinished(part), part, unfinished(failure),
+                                failure,          life, unfinished(life)};
   for (const SnapshotFile& file : plan_->files) mine.insert(file.name);
   for (const std::string& name : *there) {
     if (mine.contains(name)) (void)remove(name);
   }
 }
 
-void SaveFolder::add_failure(const std::string& reason) {
-  const std::string name = join_path(path_, failure_name(plan_->rank));
-  auto file = files_->create_file(unfinished(name));
-  if (!file) return;
+// Without fsync: it is for processes that run now.
+Result<void> SaveFolder::replace(const std::string& name, std::string_view text) {
+  (void)remove(unfinished(name));
+  const std::string path = join_path(path_, name);
+  auto file = files_->create_file(unfinished(path));
+  if (!file) return file.error();
   // On a full disk, the empty file alone is enough.
-  (void)(*file)->append(std::string_view(reason).substr(0, kMaxFailureText));
+  (void)(*file)->append(text.substr(0, kMaxText));
   (void)(*file)->close();
-  (void)files_->rename(unfinished(name), name);
+  return files_->rename(unfinished(path), path);
 }
 
+Result<void> SaveFolder::add_failure(const std::string& reason) {
+  return replace(failure_name(plan_->rank), reason);
+}
+
+void SaveFolder::add_life(const std::string& text) { (void)replace(life_name(plan_->rank), text); }
+
 std::string SaveFolder::failure_text(Rank rank) {
-  auto text = read_text(*files_, join_path(path_, failure_name(rank)), kMaxFailureText);
+  auto text = read_text(*files_, join_path(path_, failure_name(rank)), kMaxText);
+  return text ? *text : std::string();
+}
+
+std::string SaveFolder::life_text(Rank rank) {
+  auto text = read_text(*files_, join_path(path_, life_name(rank)), kMaxText);
   return text ? *text : std::string();
 }
 

@@ -27,6 +27,9 @@ class SaveFolder {
 
   static std::string part_name(Rank rank);
   static std::string failure_name(Rank rank);
+  static std::string life_name(Rank rank);
+  // Whether the file serves the writers only, and goes before the checkpoint is published.
+  static bool is_for_writers(std::string_view name);
   // The rank of a failure file; nothing for other names.
   static std::optional<Rank> failed_rank(std::string_view name);
 
@@ -42,21 +45,30 @@ class SaveFolder {
   // Whether there is a manifest, sound or not.
   Result<bool> has_manifest();
 
-  // Writes this rank's part, which must not exist yet.
-  Result<void> add_part(const Manifest& part);
+  // Writes this rank's part, which must not exist yet, durably under another name.
+  Result<void> prepare_part(const Manifest& part);
+  // Gives it its name. From then on the publisher may publish the folder.
+  Result<void> show_part();
 
   // Removes this rank's files from the folder, as far as possible.
   void remove_own();
-  // Tells the publisher that this rank has given up, as far as possible.
-  void add_failure(const std::string& reason);
+  // Tells the publisher that this rank has given up.
+  Result<void> add_failure(const std::string& reason);
   // Why a rank failed; empty if it could not say.
   std::string failure_text(Rank rank);
+
+  // Leaves a sign of life of this rank, as far as possible: every text differs from the last one,
+  // and says what the rank waits for.
+  void add_life(const std::string& text);
+  // What a rank last said so; empty if nothing.
+  std::string life_text(Rank rank);
 
   // Removes a file of it.
   Result<void> remove(std::string_view name) { return files_->remove_file(join_path(path_, name)); }
 
  private:
   Result<Manifest> read_sound(const std::string& name);
+  Result<void> replace(const std::string& name, std::string_view text);
 
   FileSystem* files_;
   const SnapshotPlan* plan_;

@@ -153,7 +153,8 @@ Result<std::string> plan_text_of(const SnapshotPlan& plan) {
                      {"rank_state", std::move(*rank_state)},
                      {"keep", plan.retention.keep},
                      {"keep_every", plan.retention.keep_every},
-                     {"bytes_per_second", plan.bytes_per_second}};
+                     {"bytes_per_second", plan.bytes_per_second},
+                     {"timeout_ms", plan.timeout.count()}};
   try {
     return root.dump();
   } catch (const json::exception& error) {
@@ -192,6 +193,7 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
   plan.retention.keep = integer<int>(root.at("keep"));
   plan.retention.keep_every = integer<std::int64_t>(root.at("keep_every"));
   plan.bytes_per_second = integer<std::uint64_t>(root.at("bytes_per_second"));
+  plan.timeout = std::chrono::milliseconds(integer<std::int64_t>(root.at("timeout_ms")));
   auto state = decode_values(root.at("state"));
   if (!state) return state.error();
   plan.state = std::move(*state);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,6 +30,8 @@
 // There is no state between calls. Any thread, but one at a time per block.
 namespace ddp::checkpoint {
 
+// The default of SnapshotPlan::timeout.
+inline constexpr std::chrono::milliseconds kSaveTimeout = std::chrono::minutes(10);
 inline constexpr std::size_t kSnapshotHeaderBytes = 4096;
 // Alignment of the first tensor of each file, as in the file (kDataAlignment).
 inline constexpr std::size_t kSnapshotAlignment = 4096;
@@ -70,6 +73,9 @@ struct SnapshotPlan {
   nlohmann::json rank_state = nlohmann::json::object();  // This rank's.
   Retention retention;
   std::uint64_t bytes_per_second = 0;  // Limit for this rank; 0: as fast as the disk.
+  // How long a writer may stand in one system call, and how long the publisher waits for a silent
+  // writer while the round lasts.
+  std::chrono::milliseconds timeout = kSaveTimeout;
 
   bool publishes() const { return rank == 0; }
   // What each rank's part and the published manifest share: everything but files and state.

@@ -15,24 +15,34 @@ using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): 
 constexpr std::chrono::nanoseconds kFirstPoll = 1ms;
 constexpr std::chrono::nanoseconds kLongestPoll = 50ms;
 constexpr int kLooksPerTimeout = 8;  // How often to check sizes while the names stay the same.
+// More time between two looks is no silence of the others: this process was stopped, or the disk
+// held it up, too.
+constexpr std::chrono::nanoseconds kLongestPause = 1s;
 constexpr std::size_t kRanksNamed = 16;
 
 // Waits until all parts exist, or until nothing has changed for too long.
 class PartsWait {
  public:
-  PartsWait(SaveFolder& folder, FileSystem& files, int world_size, SaveTime& time,
-            std::chrono::milliseconds timeout)
-      : folder_(folder), files_(files), world_size_(world_size), time_(time), timeout_(timeout) {}
+  PartsWait(SaveFolder& folder, FileSystem& files, const SnapshotPlan& plan, SaveTime& time,
+            const WriterOptions& options)
+      : folder_(folder), files_(files), plan_(plan), time_(time), options_(options) {}
 
   Result<void> run() {
-    changed_ = looked_ = time_.now();
+    TimePoint before = looked_ = time_.now();
     for (auto poll = kFirstPoll;; poll = std::min(2 * poll, kLongestPoll)) {
       auto names = folder_.names();
+      if (!names && names.error().code == Errc::kNotFound) {
+        return make_error(Errc::kAborted, "another rank has given up this save: {}",
+                          names.error().message);
+      }
       if (!names) return names.error();
+      const TimePoint now = time_.now();
+      silent_ += std::min<std::chrono::nanoseconds>(now - before, kLongestPause);
+      before = now;
       if (auto complete = look_at(*names); !complete || *complete) {
         return complete ? Result<void>() : complete.error();
       }
-      if (time_.now() - changed_ >= timeout_) return timed_out();
+      if (silent_ >= patience()) return timed_out();
       if (auto waited = time_.wait(poll); !waited) return waited;
     }
   }
@@ -48,17 +58,23 @@ class PartsWait {
       }
     }
     missing_.clear();
-    for (Rank rank = 0; rank < world_size_; ++rank) {
+    for (Rank rank = 0; rank < plan_.world_size; ++rank) {
       if (!present.contains(SaveFolder::part_name(rank))) missing_.push_back(rank);
     }
-    if (present != names_ || sizes_changed(present)) changed_ = time_.now();
+    if (present != names_ || contents_changed(present)) silent_ = 0s;
     names_ = std::move(present);
     return missing_.empty();
   }
 
-  // A large file grows for a long time without new names appearing.
-  bool sizes_changed(const std::set<std::string>& names) {
-    if (time_.now() - looked_ < timeout_ / kLooksPerTimeout) return false;
+  std::chrono::milliseconds patience() const {
+    const bool lasts = options_.round_lasts && options_.round_lasts();
+    return lasts ? std::max(plan_.timeout, options_.part_timeout) : options_.part_timeout;
+  }
+
+  // A large file grows for a long time without new names appearing, and a writer that stands in a
+  // call says so again and again.
+  bool contents_changed(const std::set<std::string>& names) {
+    if (time_.now() - looked_ < options_.part_timeout / kLooksPerTimeout) return false;
     looked_ = time_.now();
     std::map<std::string, std::uint64_t> sizes;
     for (const std::string& name : names) {
@@ -66,30 +82,40 @@ class PartsWait {
         sizes[name] = (*file)->size();
       }
     }
-    const bool changed = sizes != sizes_;
+    std::map<Rank, std::string> lives;
+    for (const Rank rank : missing_) {
+      if (names.contains(SaveFolder::life_name(rank))) lives[rank] = folder_.life_text(rank);
+    }
+    const bool changed = sizes != sizes_ || lives != lives_;
     sizes_ = std::move(sizes);
+    lives_ = std::move(lives);
     return changed;
   }
 
   Error timed_out() const {
     const auto named = std::min(missing_.size(), kRanksNamed);
+    std::string last_words;
+    for (const auto& [rank, text] : lives_) {
+      if (!text.empty()) last_words += fmt::format("; rank {} said last: {}", rank, text);
+    }
     return make_error(
         Errc::kTimeout,
         "nothing came from {} of {} ranks for {} ms (rank {}{}): their writers have ended or do "
-        "not see {}",
-        missing_.size(), world_size_, timeout_.count(),
+        "not see {}{}",
+        missing_.size(), plan_.world_size, patience().count(),
         fmt::join(missing_.begin(), missing_.begin() + static_cast<long>(named), ", "),
-        named < missing_.size() ? ", ..." : "", folder_.path());
+        named < missing_.size() ? ", ..." : "", folder_.path(), last_words);
   }
 
   SaveFolder& folder_;
   FileSystem& files_;
-  int world_size_;
+  const SnapshotPlan& plan_;
   SaveTime& time_;
-  std::chrono::milliseconds timeout_;
-  TimePoint changed_;
+  const WriterOptions& options_;
+  std::chrono::nanoseconds silent_{0};  // Since the last sign of life of a writer.
   TimePoint looked_;
   std::set<std::string> names_;
+  std::map<Rank, std::string> lives_;
   std::map<std::string, std::uint64_t> sizes_;
   std::vector<Rank> missing_;
 };
@@ -125,7 +151,7 @@ void remove_parts(SaveFolder& folder, std::vector<std::string>& warnings) {
   auto names = folder.names();
   if (!names) return;
   for (const std::string& name : *names) {
-    if (!name.starts_with("part-") && !name.starts_with("failed-")) continue;
+    if (!SaveFolder::is_for_writers(name)) continue;
     if (auto removed = folder.remove(name); !removed) warnings.push_back(removed.error().message);
   }
 }
@@ -133,13 +159,16 @@ void remove_parts(SaveFolder& folder, std::vector<std::string>& warnings) {
 }  // namespace
 
 Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const SnapshotPlan& plan,
-                           SaveTime& time, std::chrono::milliseconds part_timeout,
+                           SaveTime& time, const WriterOptions& options,
                            std::vector<std::string>& warnings) {
   if (!folder.read_manifest()) {
-    PartsWait parts(folder, files, plan.world_size, time, part_timeout);
+    PartsWait parts(folder, files, plan, time, options);
     if (auto complete = parts.run(); !complete) return complete.error();
     if (auto added = add_manifest(folder, plan); !added) return added.error();
   }
+  // A writer that stood still for too long may go on after all, when its save has been reported as
+  // failed.
+  if (auto alive = time.alive(); !alive) return alive.error();
   remove_parts(folder, warnings);
   return folder.directory().make_visible(folder.path(), plan.step);
 }

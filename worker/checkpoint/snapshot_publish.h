@@ -14,7 +14,7 @@ namespace ddp::checkpoint {
 // ranks, makes the manifest of the whole save and publishes it. Continues where a killed publisher
 // stopped.
 Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const SnapshotPlan& plan,
-                           SaveTime& time, std::chrono::milliseconds part_timeout,
+                           SaveTime& time, const WriterOptions& options,
                            std::vector<std::string>& warnings);
 
 // After a checkpoint is published: updates `latest` and removes old checkpoints, or only renames

@@ -1,8 +1,10 @@
 #include "worker/checkpoint/snapshot_writer.h"
 
 #include <map>
+#include <memory>
 #include <utility>
 
+#include "worker/checkpoint/call_watch.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/save_folder.h"
 #include "worker/checkpoint/save_time.h"
@@ -37,12 +39,23 @@ std::uint64_t bytes_of(const Snapshot& snapshot) {
 class Writing {
  public:
   Writing(FileSystem& files, const Snapshot& snapshot, const WriterOptions& options)
-      : files_(files),
-        snapshot_(snapshot),
+      : snapshot_(snapshot),
         plan_(snapshot.plan),
         options_(options),
-        folder_(files, plan_),
-        time_(options, plan_.bytes_per_second) {}
+        watched_(options.on_standing ? std::make_unique<WatchedFiles>(files) : nullptr),
+        files_(watched_ ? *watched_ : files),
+        folder_(files_, plan_),
+        time_(options, plan_.bytes_per_second),
+        life_(files, plan_) {
+    if (!watched_) return;
+    watch_ = std::make_unique<CallWatch>(*watched_, [this](const StandingCall& call) {
+      const bool is_over = call.seconds >= std::chrono::duration<double>(plan_.timeout).count();
+      // The others learn of the end before the caller does, who may end this process.
+      if (is_over && !std::exchange(is_over_, true)) return life_.fail(call.text());
+      if (!is_over) life_.tell(call.text());
+      options_.on_standing(call);
+    });
+  }
 
   Result<Written> run() {
     const TimePoint begin = time_.now();
@@ -93,8 +106,7 @@ class Writing {
     } else if (auto shared = write_share(); !shared) {
       return shared;
     }
-    auto entry =
-        publish_save(files_, folder_, plan_, time_, options_.part_timeout, written_.warnings);
+    auto entry = publish_save(files_, folder_, plan_, time_, options_, written_.warnings);
     if (!entry) return entry.error();
     return finish(*entry);
   }
@@ -112,18 +124,29 @@ class Writing {
     if (auto alive = time_.alive(); !alive) return alive;
     if (auto made = folder_.make(); !made) {
       // If this fails, too, the publisher waits until its timeout.
-      if (folder_.make()) folder_.add_failure(made.error().message);
+      if (folder_.make()) (void)folder_.add_failure(made.error().message);
       return made;
     }
     touched_ = true;
     folder_.remove_own();
+    if (!plan_.publishes()) life_.begin();
     Manifest part = empty_part(plan_);
     for (std::size_t i = 0; i < plan_.files.size(); ++i) {
       if (plan_.files[i].tensors.empty()) continue;
       if (auto added = write_file(i, part); !added) return added;
     }
     written_.bytes = bytes_of(part);
-    return folder_.add_part(part);
+    if (auto prepared = folder_.prepare_part(part); !prepared) return prepared;
+    stop_life();
+    auto shown = folder_.show_part();
+    shared_ = shown.has_value();
+    return shown;
+  }
+
+  void stop_life() {
+    std::optional<WatchedFiles::Call> call;
+    if (watched_) call.emplace(*watched_, "write", SaveFolder::life_name(plan_.rank));
+    life_.stop();
   }
 
   Result<void> write_file(std::size_t index, Manifest& part) {
@@ -148,28 +171,38 @@ class Writing {
 
   // Cleans up and returns the error to report.
   Error given_up(const Error& error) {
+    stop_life();
+    const auto names = folder_.names();
+    const bool gone = !names && names.error().code == Errc::kNotFound;
+    if (gone && touched_ && !shared_ && error.code != Errc::kAborted) {
+      return make_error(Errc::kAborted, "{} has given up this save ({})",
+                        plan_.publishes() ? "another rank" : "rank 0", error.message);
+    }
     if (plan_.publishes()) {
       (void)folder_.directory().discard(folder_.path());
       return error;
     }
-    const auto names = folder_.names();
-    const bool gone = !names && names.error().code == Errc::kNotFound;
-    if (gone && touched_ && error.code != Errc::kAborted) {
-      return make_error(Errc::kAborted, "rank 0 has given up this save ({})", error.message);
-    }
     if (touched_) folder_.remove_own();
-    folder_.add_failure(error.message);
+    // Where not even an empty file can be made, the publisher finds the folder gone.
+    if (!gone && !folder_.add_failure(error.message)) {
+      (void)folder_.directory().discard(folder_.path());
+    }
     return error;
   }
 
-  FileSystem& files_;
   const Snapshot& snapshot_;
   const SnapshotPlan& plan_;
   const WriterOptions& options_;
+  const std::unique_ptr<WatchedFiles> watched_;
+  FileSystem& files_;
   SaveFolder folder_;
   SaveTime time_;
+  LifeFile life_;
   bool touched_ = false;  // This call may have created files.
+  bool shared_ = false;   // Its part is there.
+  bool is_over_ = false;  // For watch_: a call has stood for the save's timeout.
   Written written_;
+  std::unique_ptr<CallWatch> watch_;  // Uses the others until it is gone.
 };
 
 }  // namespace

@@ -10,13 +10,22 @@
 #include "common/base/result.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/snapshot.h"
+#include "worker/checkpoint/watched_files.h"
 
 namespace ddp::checkpoint {
 
 struct WriterOptions {
-  // The publisher gives up when parts are missing and nothing in the folder has changed for this
-  // long.
+  // The publisher gives up when parts are missing and no other writer has shown a sign of life for
+  // this long: a change in the folder. A writer that says nothing may be gone with its node.
   std::chrono::milliseconds part_timeout = std::chrono::seconds(10);
+  // Whether the round in which the save began still lasts. As long as it does, every node is there,
+  // and a silent writer waits for its disk: the publisher waits for SnapshotPlan::timeout. Empty:
+  // it is over. Any thread.
+  std::function<bool()> round_lasts;
+  // Called from a thread of its own about once a second while one system call does not return.
+  // If it is not empty, the writer also says in the folder that it lives. Empty for file systems
+  // that must be used by one thread.
+  std::function<void(const StandingCall&)> on_standing;
   // Called often. Once it returns true, the save fails with kAborted and is cleaned up. May be
   // empty.
   std::function<bool()> cancelled;

@@ -115,6 +115,8 @@ constexpr Flag kCheckpoints[] = {
      "continue training while a checkpoint is written from a copy in memory (default on)"},
     {"checkpoint-bandwidth", "MB/S",
      "highest rate at which each worker writes (default: as fast as the disk)"},
+    {"checkpoint-timeout", "SECONDS",
+     "how long a save may wait while the disk does not answer a single call (default 600)"},
     {"init-from", "DIR",
      "if there is nothing to resume, begin with the weights of the newest valid checkpoint in this "
      "folder, which may be another training's (default: random weights)"},

@@ -133,7 +133,7 @@ void check_together(const OptionValues& values, Options& options) {
        options.grad_sync != GradSync::kStep, "--grad-sync ddp or zero1");
   need(values,
        {"checkpoint-every", "checkpoint-keep", "checkpoint-keep-every", "checkpoint-async",
-        "checkpoint-bandwidth", "checkpoint-failure"},
+        "checkpoint-bandwidth", "checkpoint-timeout", "checkpoint-failure"},
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
   need(values, {"init-names"}, !options.init_from.empty(), "--init-from DIR");
   for (const char* flag :

@@ -96,6 +96,7 @@ void read_running(const OptionValues& values, Options& options) {
   values.read("init-from", options.init_from);
   values.read("init-names", options.init_names);
   values.read("checkpoint-bandwidth", options.checkpoint_bandwidth, 0, 1e6, false);
+  values.read("checkpoint-timeout", options.checkpoint_timeout, 0, 1e6, false);
   values.read_choice<OnCheckpointFailure>("checkpoint-failure", options.checkpoint_failure,
                                           kOnCheckpointFailure);
   values.read_switch("elastic", options.elastic);

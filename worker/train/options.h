@@ -62,6 +62,7 @@ struct Options {
   bool checkpoint_async = true;
   std::string init_from;            // Folder of checkpoints with the initial weights; empty: none.
   std::string init_names;           // Patterns separated by commas; empty: all.
+  double checkpoint_timeout = 600;  // Seconds that a save may wait for one call to the disk.
   double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 

@@ -22,6 +22,8 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
                      .asynchronous = parts_.options.checkpoint_async,
                      .bytes_per_second =
                          static_cast<std::uint64_t>(parts_.options.checkpoint_bandwidth * 1e6),
+                     .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(
+                         std::chrono::duration<double>(parts_.options.checkpoint_timeout)),
                      .ranks_are_equal = parts_.replica.keeps_ranks_equal()},
                     parts_.group, parts_.writer) {
   TrainState& state = parts_.state;

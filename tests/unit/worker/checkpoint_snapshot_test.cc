@@ -37,6 +37,7 @@ TEST(Snapshot, ComesBackAsItWasLaidOut) {
   share.plan.rank_state = {{"nan", std::numeric_limits<double>::quiet_NaN()}, {"third", 1.0 / 3}};
   share.plan.retention = {4, 50};
   share.plan.bytes_per_second = 12345;
+  share.plan.timeout = std::chrono::seconds(42);
   const SnapshotMemory memory = snapshot_of(share);
   auto back = open_snapshot(memory.bytes());
   ASSERT_TRUE(back) << back.error().message;
@@ -53,6 +54,7 @@ TEST(Snapshot, ComesBackAsItWasLaidOut) {
   EXPECT_EQ(plan.retention.keep, 4);
   EXPECT_EQ(plan.retention.keep_every, 50);
   EXPECT_EQ(plan.bytes_per_second, 12345u);
+  EXPECT_EQ(plan.timeout, std::chrono::seconds(42));
   EXPECT_TRUE(std::isnan(plan.rank_state.at("nan").get<double>()));
   EXPECT_EQ(plan.rank_state.at("third").get<double>(), 1.0 / 3);
   ASSERT_EQ(plan.files.size(), 2u);

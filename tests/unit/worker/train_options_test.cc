@@ -125,18 +125,22 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
 }
 
 TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
-  const Options options = good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100",
-                                "--checkpoint-async", "off", "--checkpoint-bandwidth", "12.5",
-                                "--init-from", "other", "--init-names", "conv*,fc.bias"});
+  const Options options =
+      good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100", "--checkpoint-async", "off",
+            "--checkpoint-bandwidth", "12.5", "--checkpoint-timeout", "90", "--init-from", "other",
+            "--init-names", "conv*,fc.bias"});
   EXPECT_EQ(options.checkpoint_keep_every, 100);
   EXPECT_FALSE(options.checkpoint_async);
   EXPECT_EQ(options.checkpoint_bandwidth, 12.5);
+  EXPECT_EQ(options.checkpoint_timeout, 90);
   EXPECT_EQ(options.init_from, "other");
   EXPECT_EQ(options.init_names, "conv*,fc.bias");
   const Options usual = good({"--checkpoint-dir", "c"});
   EXPECT_TRUE(usual.checkpoint_async);
   EXPECT_EQ(usual.checkpoint_bandwidth, 0);
-  for (const char* flag : {"--checkpoint-keep-every", "--checkpoint-bandwidth"}) {
+  EXPECT_EQ(usual.checkpoint_timeout, 600);
+  for (const char* flag :
+       {"--checkpoint-keep-every", "--checkpoint-bandwidth", "--checkpoint-timeout"}) {
     expect_bad({flag, "5"}, kExitInvalidValue,
                AllOf(HasSubstr(flag), HasSubstr("--checkpoint-dir")));
   }

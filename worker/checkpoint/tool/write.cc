@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/directory.h"
+#include "worker/checkpoint/save_folder.h"
 #include "worker/checkpoint/snapshot_memory.h"
 #include "worker/checkpoint/snapshot_writer.h"
 #include "worker/checkpoint/tool/arguments.h"
@@ -16,7 +18,9 @@
 namespace ddp::checkpoint {
 
 const char kWriteHelp[] =
-    "usage: ddp-checkpoint write --snapshot-fd N [--lock-fd M] [--part-timeout SECONDS]\n"
+    "usage: ddp-checkpoint write --snapshot-fd N [--lock-fd M] [--round-fd R] [--part-timeout "
+    "SECONDS]\n"
+    "                            [--give-up REASON]\n"
     "Finishes one rank's share of a save from the snapshot in the memory behind the inherited\n"
     "descriptor N; rank 0's also publishes the checkpoint. M is the descriptor of the folder's "
     "lock,\n"
@@ -25,8 +29,14 @@ const char kWriteHelp[] =
     "does no harm at any point.\n"
     "  --part-timeout  how long rank 0 waits while nothing new comes from the other ranks (default "
     "10)\n"
-    "Prints one line: {\"ok\":true,\"path\":..,\"bytes\":..,\"seconds\":..,\"warnings\":[..]} or\n"
-    "{\"ok\":false,\"error\":..}. Exit status 65 if the snapshot is damaged, 69 if it could not "
+    "  --round-fd      the reading end of a pipe: until its other end is closed, rank 0 waits as "
+    "long as\n"
+    "                  the save may take\n"
+    "  --give-up       only tells rank 0 that this rank's share will not come, and why\n"
+    "Prints one line, {\"ok\":true,\"path\":..,\"bytes\":..,\"seconds\":..,\"warnings\":[..]} or\n"
+    "{\"ok\":false,\"error\":..}; before it, once a second while a system call does not return,\n"
+    "{\"call\":..,\"path\":..,\"seconds\":..,\"limit\":..}. Exit status 65 if the snapshot is "
+    "damaged, 69 if it could not "
     "be\n"
     "written.\n";
 
@@ -37,6 +47,8 @@ constexpr std::int64_t kDefaultPartTimeout = 10;
 struct WriteArguments {
   int snapshot_fd = -1;
   int lock_fd = -1;
+  int round_fd = -1;
+  std::string give_up;  // The reason; empty: it writes.
   WriterOptions options;
 };
 
@@ -51,7 +63,8 @@ Result<int> descriptor(const Arguments& arguments, const std::string& name) {
 }
 
 Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
-  auto parsed = parse_arguments({{}, {"snapshot-fd", "lock-fd", "part-timeout"}}, arguments);
+  auto parsed = parse_arguments(
+      {{}, {"snapshot-fd", "lock-fd", "round-fd", "part-timeout", "give-up"}}, arguments);
   if (!parsed) return parsed.error();
   if (!parsed->has("snapshot-fd")) {
     return make_error(Errc::kInvalidArgument, "--snapshot-fd is needed");
@@ -60,9 +73,11 @@ Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
   if (!snapshot) return snapshot.error();
   auto lock = descriptor(*parsed, "lock-fd");
   if (!lock) return lock.error();
+  auto round = descriptor(*parsed, "round-fd");
+  if (!round) return round.error();
   auto timeout = integer_option(*parsed, "part-timeout", 1, kDefaultPartTimeout);
   if (!timeout) return timeout.error();
-  WriteArguments result{*snapshot, *lock, {}};
+  WriteArguments result{*snapshot, *lock, *round, parsed->value("give-up"), {}};
   result.options.leaves_retired = true;
   result.options.part_timeout = std::chrono::seconds(*timeout);
   return result;
@@ -75,6 +90,26 @@ int say(const nlohmann::json& line, int status, std::ostream& out) {
 
 int say_failure(const Error& error, int status, std::ostream& out) {
   return say({{"ok", false}, {"error", error.message}}, status, out);
+}
+
+bool is_hung_up(int fd) {
+  pollfd end{fd, 0, 0};
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+// Another thread stands in the call. If the kernel does not let go of it, it outlives _exit(), but
+// the agent has read what was said.
+void tell_standing(const StandingCall& call, std::chrono::milliseconds limit, std::ostream& out) {
+  const double seconds = std::chrono::duration<double>(limit).count();
+  if (call.seconds < seconds) {
+    say({{"call", call.call}, {"path", call.path}, {"seconds", call.seconds}, {"limit", seconds}},
+        0, out);
+    return;
+  }
+  const auto error =
+      make_error(Errc::kTimeout, "{}, longer than a save may wait for the disk ({:.3g} s): {}",
+                 call.text(), seconds, call.path);
+  ::_exit(say_failure(error, kExitCheckpointFailed, out));
 }
 
 // Runs in a child process, so that this one ends now and its parent learns of the checkpoint. The
@@ -101,6 +136,17 @@ int run_write(const std::vector<std::string>& arguments, std::ostream& out, std:
   if (!memory) return say_failure(memory.error(), kExitDataInvalid, out);
   auto snapshot = open_snapshot(memory->bytes());
   if (!snapshot) return say_failure(snapshot.error(), kExitDataInvalid, out);
+  if (!parsed->give_up.empty()) {
+    (void)SaveFolder(posix_file_system(), snapshot->plan).add_failure(parsed->give_up);
+    return say_failure(make_error(Errc::kAborted, "{}", parsed->give_up), kExitCheckpointFailed,
+                       out);
+  }
+  if (parsed->round_fd >= 0) {
+    parsed->options.round_lasts = [fd = parsed->round_fd] { return !is_hung_up(fd); };
+  }
+  parsed->options.on_standing = [&out, limit = snapshot->plan.timeout](const StandingCall& call) {
+    tell_standing(call, limit, out);
+  };
   auto written = write_snapshot(posix_file_system(), *snapshot, parsed->options);
   if (!written) return say_failure(written.error(), kExitCheckpointFailed, out);
   const int status = say({{"ok", true},

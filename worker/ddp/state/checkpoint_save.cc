@@ -128,6 +128,7 @@ Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t st
   plan.round = group->round();
   plan.retention = {options.keep, options.keep_every};
   plan.bytes_per_second = options.bytes_per_second;
+  plan.timeout = options.timeout;
   auto layout = checkpoint::lay_out(std::move(plan));
   if (!layout) return layout.error();
   return Share{std::move(*layout),
@@ -214,7 +215,12 @@ void Checkpointer::Impl::write_now(const Share& share) {
   try {
     std::vector<at::Tensor> keep;
     const checkpoint::Snapshot snapshot = in_place(share.layout, share.sources, keep);
-    pending_->result = checkpoint::write_snapshot(files, snapshot);
+    checkpoint::WriterOptions writing;
+    if (&files == &checkpoint::posix_file_system()) {
+      writing.on_standing = [](const checkpoint::StandingCall&) {
+      };  // So that it says that it lives.
+    }
+    pending_->result = checkpoint::write_snapshot(files, snapshot, writing);
   } catch (const std::exception& error) {
     pending_->result = make_error(Errc::kIo, "writing the state failed: {}", error.what());
   }
@@ -224,6 +230,9 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
   warnings.clear();
   choose_word();
   Result<Share> share = make_share(step, epoch);
+  if (const std::string left = writer->impl().left_behind(); share && !left.empty()) {
+    share = make_error(Errc::kTimeout, "{}", left);
+  }
   std::vector<Vote> votes;
   std::string no_memory;
   for (;;) {

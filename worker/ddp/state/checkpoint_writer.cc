@@ -4,8 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <exception>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/file_system.h"
@@ -35,18 +40,114 @@ Result<checkpoint::Written> written_of(const SnapshotResult& result) {
   return written;
 }
 
-Result<checkpoint::Written> write_here(checkpoint::FileSystem& files,
-                                       std::span<const std::byte> memory) {
-  try {
-    auto snapshot = checkpoint::open_snapshot(memory);
-    if (!snapshot) return snapshot.error();
-    return checkpoint::write_snapshot(files, *snapshot);
-  } catch (const std::exception& error) {
-    return make_error(Errc::kIo, "writing failed: {}", error.what());
+// Tells people when a call has stood for 10 s, 20 s, 40 s, ...
+class SlowNotices {
+ public:
+  void take(std::int64_t step, const checkpoint::StandingCall& call) {
+    constexpr double kFirst = 10;
+    if (call.seconds < told_at_) told_at_ = 0;  // Another call.
+    if (call.seconds < std::max(kFirst, 2 * told_at_)) return;
+    told_at_ = call.seconds;
+    const std::string line = fmt::format("checkpoint of step {}: {}\n", step, call.text());
+    std::fputs(line.c_str(), stderr);
+  }
+
+ private:
+  double told_at_ = 0;
+};
+
+}  // namespace
+
+// A disk may never answer. Then the save is reported as failed all the same, and the thread is left
+// alone with all that it uses.
+struct CheckpointWriter::Impl::Save {
+  std::string id;
+  std::int64_t step = -1;
+  std::shared_ptr<checkpoint::SnapshotMemory> memory;
+  std::shared_ptr<Ends> ends;
+  UniqueFd lock;
+  enum State { kWriting, kGivenUp, kEnded };
+  std::atomic<State> state = kWriting;
+  std::atomic<bool> told = false;  // How it ended.
+  std::atomic<bool> round_lasts = true;
+  SlowNotices notices;
+
+  void tell(Result<checkpoint::Written> result) {
+    if (!told.exchange(true)) ends->add({id, step, std::move(result)});
+  }
+  void run(checkpoint::FileSystem& files) {
+    write(files);
+    state = kEnded;
+    state.notify_all();
+  }
+  void write(checkpoint::FileSystem& files) {
+    try {
+      auto snapshot = checkpoint::open_snapshot(memory->bytes());
+      if (!snapshot) return tell(snapshot.error());
+      checkpoint::WriterOptions options;
+      options.cancelled = [this] { return told.load(); };
+      options.round_lasts = [this] { return round_lasts.load(); };
+      options.on_standing = [this,
+                             limit = snapshot->plan.timeout](const checkpoint::StandingCall& call) {
+        notices.take(step, call);
+        const double most = std::chrono::duration<double>(limit).count();
+        if (call.seconds < most) return;
+        tell(make_error(Errc::kTimeout,
+                        "{}, longer than a save may wait for the disk ({:.3g} s): {}", call.text(),
+                        most, call.path));
+        state = kGivenUp;
+        state.notify_all();
+      };
+      tell(checkpoint::write_snapshot(files, *snapshot, options));
+    } catch (const std::exception& error) {
+      tell(make_error(Errc::kIo, "writing failed: {}", error.what()));
+    }
+  }
+};
+
+void CheckpointWriter::Impl::begin_round() {
+  if (save_) save_->round_lasts = false;
+}
+
+CheckpointWriter::Impl::~Impl() {
+  begin_round();
+  end_thread();
+}
+
+// Waits for the thread, unless its save was given up.
+void CheckpointWriter::Impl::end_thread() {
+  if (!thread_.joinable()) return;
+  save_->state.wait(Save::kWriting);
+  if (save_->state == Save::kEnded) {
+    thread_.join();
+  } else {
+    // Never joined: the disk may never answer. The destructor of a running thread ends the process.
+    new std::thread(std::move(thread_));
+    left_ = save_;
   }
 }
 
-}  // namespace
+std::string CheckpointWriter::Impl::left_behind() const {
+  const auto save = left_.lock();
+  if (!save || save->state == Save::kEnded) return "";
+  return fmt::format("the disk still holds the writer of step {}, which was given up", save->step);
+}
+
+void CheckpointWriter::Impl::write_by_thread(const std::string& id, std::int64_t step,
+                                             checkpoint::FileSystem& files) {
+  end_thread();
+  save_ = std::make_shared<Save>();
+  save_->id = id;
+  save_->step = step;
+  save_->memory = memory_;
+  save_->ends = ends_;
+  // Its own copy of the descriptor: the lock may be given up meanwhile.
+  save_->lock = UniqueFd(lock_.held() ? ::dup(lock_.fd()) : -1);
+  thread_ = std::thread([save = save_, &files] {
+    lower_priority();
+    save->run(files);
+  });
+}
 
 CheckpointWriter::CheckpointWriter(ControlChannel* channel)
     : impl_(std::make_unique<Impl>(channel)) {}
@@ -91,35 +192,27 @@ Result<std::span<std::byte>> CheckpointWriter::Impl::reserve(std::uint64_t bytes
   if (limit != 0 && bytes > limit) {
     return make_error(Errc::kIo, "the snapshot takes {} bytes, the limit is {}", bytes, limit);
   }
-  if (memory_.writable().size() >= bytes) return memory_.writable();
+  if (memory_ && memory_->writable().size() >= bytes) return memory_->writable();
   drop_memory();
   // The description of a value may be longer the next time.
   const std::uint64_t wanted = bytes + bytes / 64 + (std::uint64_t{64} << 10);
   if (auto enough = check_host_memory(wanted); !enough) return enough.error();
   auto made = checkpoint::SnapshotMemory::create(wanted);
   if (!made) return made.error();
-  memory_ = std::move(*made);
-  pinned_.pin(memory_.writable());
-  return memory_.writable();
+  memory_ = std::make_shared<checkpoint::SnapshotMemory>(std::move(*made));
+  pinned_.pin(memory_->writable());
+  return memory_->writable();
 }
 
 void CheckpointWriter::Impl::drop_memory() {
   pinned_.unpin();
-  memory_ = {};
+  memory_.reset();
 }
 
 void CheckpointWriter::Impl::write(const std::string& id, std::int64_t step,
                                    checkpoint::FileSystem& files) {
   ++under_way_;
-  if (hand_to_agent(id, step, files)) return;
-  if (thread_.joinable()) thread_.join();
-  // The thread has its own copy of the descriptor: the lock may be given up meanwhile.
-  UniqueFd lock(lock_.held() ? ::dup(lock_.fd()) : -1);
-  thread_ = std::thread(
-      [ends = ends_, &files, id, step, memory = memory_.bytes(), lock = std::move(lock)] {
-        lower_priority();
-        ends->add({id, step, write_here(files, memory)});
-      });
+  if (!hand_to_agent(id, step, files)) write_by_thread(id, step, files);
 }
 
 bool CheckpointWriter::Impl::hand_to_agent(const std::string& id, std::int64_t step,
@@ -130,8 +223,8 @@ bool CheckpointWriter::Impl::hand_to_agent(const std::string& id, std::int64_t s
   SnapshotSubmission submission;
   submission.id = id;
   submission.step = step;
-  submission.bytes = static_cast<std::int64_t>(memory_.bytes().size());
-  submission.memfd = memory_.fd();
+  submission.bytes = static_cast<std::int64_t>(memory_->bytes().size());
+  submission.memfd = memory_->fd();
   submission.lock_fd = lock_.fd();
   return channel_->submit_snapshot(submission,
                                    [ends = ends_, id, step](const SnapshotResult& result) {

@@ -35,24 +35,29 @@ struct FinishedSave {
 class CheckpointWriter::Impl {
  public:
   explicit Impl(ControlChannel* channel) : channel_(channel) {}
-  ~Impl() {
-    if (thread_.joinable()) thread_.join();
-  }
+  ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  // Another round has begun: what is still being written waits less for ranks that are silent,
+  // which may be gone.
+  void begin_round();
   // Whether a save is in progress that take_finished() has not reported.
   bool busy() const { return under_way_ > 0; }
   // Returns when a save has ended or the time limit is over.
   void wait_for(std::chrono::milliseconds limit);
   std::vector<FinishedSave> take_finished();
+  // Why no further save can begin: a thread that was given up still waits for the disk. Empty: it
+  // can.
+  std::string left_behind() const;
 
   // Memory for a snapshot, already allocated and free to use. The object owns it, and uses that of
   // the last call again if it fits. Call it only while no save is in progress. kIo with the reason
   // if there is not enough memory, or if more than `limit` (0: no limit) is needed.
   Result<std::span<std::byte>> reserve(std::uint64_t bytes, std::uint64_t limit);
 
-  // Writes the snapshot that is in the reserved memory now. `files` outlives the object.
+  // Writes the snapshot that is in the reserved memory now. `files` outlives the object and its
+  // threads.
   void write(const std::string& id, std::int64_t step, checkpoint::FileSystem& files);
 
   // Takes the folder's lock, on the rank that publishes. It is held until unlock(), and longer
@@ -74,17 +79,23 @@ class CheckpointWriter::Impl {
     void add(FinishedSave save);
   };
 
+  // The thread of one save.
+  struct Save;
+  void write_by_thread(const std::string& id, std::int64_t step, checkpoint::FileSystem& files);
+  void end_thread();
   bool hand_to_agent(const std::string& id, std::int64_t step, checkpoint::FileSystem& files);
   void still_waits();
   void drop_memory();
 
   ControlChannel* channel_;
   std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
-  checkpoint::SnapshotMemory memory_;
-  PinnedMemory pinned_;  // All of memory_, if anything.
+  std::shared_ptr<checkpoint::SnapshotMemory> memory_;
+  PinnedMemory pinned_;  // All of *memory_, if anything.
   int under_way_ = 0;
   std::string locked_;  // The folder.
   checkpoint::DirectoryLock lock_;
+  std::shared_ptr<Save> save_;  // Of thread_.
+  std::weak_ptr<Save> left_;    // Was given up, and its thread may still stand in a call.
   std::thread thread_;
 };
 

@@ -107,6 +107,8 @@ Checkpointer::Impl::Impl(CheckpointOptions chosen, std::shared_ptr<ProcessGroup>
       group(std::move(process_group)),
       files(file_system),
       directory(file_system, options.directory),
-      writer(std::move(process_writer)) {}
+      writer(std::move(process_writer)) {
+  writer->impl().begin_round();
+}
 
 }  // namespace ddp

@@ -39,6 +39,10 @@ struct CheckpointOptions {
   std::int64_t keep_every = 0;  // Checkpoints of steps divisible by it stay for ever; 0: none.
   bool asynchronous = true;     // false: save() returns when the checkpoint is durable.
   std::uint64_t bytes_per_second = 0;  // Limit for each rank's writing; 0: no limit.
+  // How long a save waits while one system call does not return: a disk may stall for a minute, and
+  // a network file system for ever. Then the save has failed. (With asynchronous false, the step
+  // waits for the disk as long as it takes.)
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
   // How many bytes this rank may use for the copy of its share; 0: whatever the machine has left.
   std::uint64_t snapshot_limit = 0;
   // Parameters and optimizers are the same on all ranks after a step, so each rank writes a share.
