@@ -71,6 +71,7 @@ void AgentCore::handle(const wire::RoundStart& message) {
   restarts_ = message.restarts;
   round_.success = Success::kNone;
   orders_ = {};
+  if (!unkillable_.empty() && phase_ == Phase::kIdle) return leave_to_others();
   if (phase_ == Phase::kIdle) return begin_round(message);
   orders_.next_round = message;
   stop_workers(SIGTERM, fmt::format("round {} begins", message.round), round_.reconfigurable);
@@ -143,10 +144,23 @@ void AgentCore::settle() {
       stopped.failures.push_back(aged(seen));
     send(std::move(stopped));
     orders_.stop.reset();
+  } else if (orders_.next_round && !unkillable_.empty()) {
+    leave_to_others();
   } else if (orders_.next_round) {
     const wire::RoundStart next = *std::exchange(orders_.next_round, std::nullopt);
     begin_round(next);
   }
+}
+
+// As if the node were lost: the others go on without it, or with another one in its place.
+void AgentCore::leave_to_others() {
+  orders_ = {};
+  leaving_ = true;
+  end(kExitWorkerUnkillable,
+      fmt::format("node {} takes no further part: {}; a new worker would need what it holds",
+                  spec_.host, unkillable_),
+      "");
+  stop_workers(SIGTERM, ending_->summary);
 }
 
 // ---- success ----

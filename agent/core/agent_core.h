@@ -54,8 +54,8 @@ struct KillWorkers {
 // on_round_cleared.
 struct ClearRound {
   std::set<int> keep = {};
-  // SIGKILL was given its time. Do not wait for processes that still live.
-  bool give_up = false;
+  // SIGKILL was given this long. Do not wait for processes that still live. 0: wait for them.
+  Duration killed_for{0};
 };
 // Order `commit_request` to those workers of the round that are in `from`; each answers with
 // on_worker_committed, or ends.
@@ -160,6 +160,10 @@ class AgentCore {
   std::vector<Action> on_hung_workers(TimePoint now, const std::set<int>& hung);
   // `operations`: what the workers were waiting for, if the round failed. Stopped carries it.
   std::vector<Action> on_round_cleared(TimePoint now, std::vector<std::string> operations = {});
+  // The processes of earlier rounds that SIGKILL has not ended, in words; empty: none lives. Call
+  // before on_message. While there are some, this node starts no workers: they would need what
+  // those hold, such as a device. It leaves when a round begins.
+  void on_unkillable(std::string processes) { unkillable_ = std::move(processes); }
   // How many snapshots of checkpoints this node still has to write. Call whenever that changes. It
   // must come to 0 in bounded time. Until then this node does not exit: it leaves the job and then
   // waits.
@@ -230,6 +234,7 @@ class AgentCore {
     std::set<int> keeping = {};  // Those of live that need not end if they park in time.
     TimePoint park_at = {};      // When to tell those of keeping that have not parked to end.
     TimePoint kill_at = {};
+    std::optional<TimePoint> killed_at = {};   // When SIGKILL was sent first.
     std::optional<TimePoint> give_up_at = {};  // When to stop waiting after SIGKILL.
   };
   enum class Success {
@@ -325,7 +330,8 @@ class AgentCore {
   wire::Failure failure_of(const WorkerExit& exit) const;
   bool ended_by_stop(const WorkerExit& exit) const;
   bool failed_before_stop(const WorkerExit& exit) const;
-  void clear_round(bool give_up = false);
+  void clear_round(Duration killed_for = Duration(0));
+  void leave_to_others();
   void kill_workers();
   Duration kill_patience() const;
   void settle();
@@ -344,6 +350,7 @@ class AgentCore {
 
   const config::JobSpec spec_;
   HostPort coordinator_;  // For people.
+  std::string unkillable_;
   Round last_round_;
   int restarts_;
 

@@ -75,6 +75,7 @@ void AgentCore::end_kept(int signal, const std::string& reason, const std::set<i
   std::erase_if(round_.parked, [&](int local_rank) { return !spared.contains(local_rank); });
   if (others == round_.live) return;
   round_.stop.kill_at = std::max(round_.stop.kill_at, now_ + Duration{spec_.rules.stop_timeout_ms});
+  round_.stop.killed_at.reset();
   round_.stop.give_up_at.reset();
   emit(SignalWorkers{signal, reason, std::move(others)});
 }
@@ -93,8 +94,9 @@ void AgentCore::kill_workers() {
   const TimePoint limit = now_ + kill_patience();
   round_.stop.give_up_at =
       round_.stop.give_up_at ? std::min(*round_.stop.give_up_at, limit) : limit;
+  if (!round_.stop.killed_at) round_.stop.killed_at = now_;
   if (now_ >= *round_.stop.give_up_at && round_.stop.keeping == round_.parked)
-    clear_round(/*give_up=*/true);
+    clear_round(std::chrono::ceil<Duration>(now_ - *round_.stop.killed_at));
 }
 
 // As long as torchrun waits after SIGKILL, but less after a signal of the user, who does not want
@@ -121,11 +123,11 @@ void AgentCore::check_all_gone() {
   clear_round();
 }
 
-void AgentCore::clear_round(bool give_up) {
+void AgentCore::clear_round(Duration killed_for) {
   phase_ = Phase::kClearing;
   round_.live.clear();
   round_.stop.keeping.clear();
-  emit(ClearRound{round_.parked, give_up});
+  emit(ClearRound{round_.parked, killed_for});
 }
 
 std::vector<Action> AgentCore::on_round_cleared(TimePoint now,

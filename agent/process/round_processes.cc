@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 #include "common/config/scratch_folder.h"
+#include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
 #include "common/process/this_process.h"
 
@@ -385,7 +387,7 @@ bool RoundProcesses::kill_all_but(const std::vector<pid_t>& kept, Duration limit
 
 std::vector<pid_t> RoundProcesses::kept_pids(const std::set<int>& keep) const {
   std::vector<pid_t> kept = writers_.pids();
-  kept.insert(kept.end(), given_up_.begin(), given_up_.end());
+  for (const auto& [pid, text] : given_up_) kept.push_back(pid);
   for (const auto& worker : workers_) {
     if (worker->is_waiting() && keep.contains(worker->local_rank())) kept.push_back(worker->pid());
   }
@@ -430,23 +432,36 @@ void RoundProcesses::keep_flights() {
   if (!kept) print(kept.error().message);
 }
 
-void RoundProcesses::give_up(const std::optional<std::set<int>>& keep) {
+void RoundProcesses::give_up(const std::optional<std::set<int>>& keep, Duration killed_for) {
   const std::set<int> waiting = keep.value_or(std::set<int>{});
   std::vector<pid_t> kept = kept_pids(waiting);
   for (const auto& standby : standbys_) {
     if (keep) kept.push_back(standby->pid());
   }
-  std::set<pid_t> left;
-  for (const pid_t pid : living_children(kept)) left.insert(pid);
-  given_up_.insert(left.begin(), left.end());
-  // Workers in tasks of srun are not children of this process.
+  // A process that removes old checkpoints holds nothing that a worker needs.
+  const std::vector<pid_t> removers = descendants_with(config::kSnapshotWriterMark);
+  kept.insert(kept.end(), removers.begin(), removers.end());
+  std::map<pid_t, std::string> left;
+  for (const pid_t pid : living_children(kept)) left[pid] = "process";
   for (const auto& worker : workers_) {
-    if (worker->running() && !worker->is_waiting()) left.insert(worker->pid());
+    // Workers in tasks of srun are not children of this process.
+    if (worker->running() && !worker->is_waiting())
+      left[worker->pid()] = fmt::format("worker local rank {}", worker->local_rank());
   }
-  print(fmt::format(
-      "on {}, SIGKILL did not end {}: the kernel holds it (state D); ddp-run gives it up",
-      spec_.host, left.empty() ? "a process" : fmt::format("pid {}", fmt::join(left, ", "))));
+  for (const auto& [pid, name] : left) {
+    given_up_[pid] = fmt::format("{} (pid {}) did not end {:.0f} s after SIGKILL{}", name, pid,
+                                 static_cast<double>(killed_for.count()) / 1'000, state_text(pid));
+    print(fmt::format("on {}, {}; ddp-run gives it up", spec_.host, given_up_[pid]));
+  }
   abandon(waiting);
+}
+
+std::string RoundProcesses::unkillable() const {
+  std::vector<std::string> texts;
+  for (const auto& [pid, text] : given_up_) {
+    if (is_alive(pid)) texts.push_back(text);
+  }
+  return fmt::format("{}", fmt::join(texts, "; "));
 }
 
 void RoundProcesses::abandon(const std::set<int>& keep) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -118,9 +119,12 @@ class RoundProcesses {
   bool clear_all(Duration limit);
   // Kills the writers of snapshots. Call clear_all() afterwards.
   void give_writers_up() { writers_.give_up(); }
-  // Gives up the processes that clear(*keep), or clear_all() if `keep` is empty, could not kill, so
-  // that another round can start. Prints which they are.
-  void give_up(const std::optional<std::set<int>>& keep);
+  // Gives up the processes that clear(*keep), or clear_all() if `keep` is empty, could not kill.
+  // Prints which they are, what the kernel holds them in, and how long ago SIGKILL was sent.
+  void give_up(const std::optional<std::set<int>>& keep, Duration killed_for);
+  // Those that were given up and still live, as give_up() has printed them; empty if there are
+  // none.
+  std::string unkillable() const;
   // Removes the status line.
   void finish_output();
   // Sentences about what the workers were waiting for in the round that was cleared last. Empty if
@@ -166,7 +170,7 @@ class RoundProcesses {
   StateWatch states_;
   net::Timer states_timer_;
   net::Timer orphans_timer_;
-  std::set<pid_t> given_up_;  // Still alive although SIGKILL was sent.
+  std::map<pid_t, std::string> given_up_;  // Still alive although SIGKILL was sent; in words.
 };
 
 }  // namespace ddp::agent

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,15 @@ namespace ddp::agent {
 // Whether the kernel shows the process in uninterruptible sleep (state D): its first thread waits
 // for a device or a file system, and not even SIGKILL ends it.
 bool is_uninterruptible(pid_t pid);
+
+// What the kernel holds the process in, to be appended to a sentence: "; it is in state D in
+// fuse_wait (fuse_wait_answer < fuse_flush)". The kernel's functions are there where this process
+// may read /proc/PID/wchan and /proc/PID/stack. Of the first thread that is in state D, or else of
+// the main thread; empty if there is no such process.
+std::string state_text(pid_t pid);
+
+// Whether the process lives: it is there, and no zombie.
+bool is_alive(pid_t pid);
 
 // Finds processes that stay in state D: they were in it at every look for as long as `limit`.
 class StateWatch {

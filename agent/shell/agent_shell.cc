@@ -75,7 +75,10 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              },
              [this] { tell([this](TimePoint now) { return core_.on_disconnected(now); }); },
              [this](const wire::CoordinatorMessage& message) {
-               tell([this, message](TimePoint now) { return core_.on_message(now, message); });
+               tell([this, message](TimePoint now) {
+                 core_.on_unkillable(processes_.unkillable());
+                 return core_.on_message(now, message);
+               });
              },
              [this](const std::string& host, int port) { follow(host, port); }}),
       store_door_(io, credentials_),
@@ -311,11 +314,16 @@ void AgentShell::perform(const SignalWorkers& action) {
 void AgentShell::perform(const KillWorkers& action) { processes_.signal(SIGKILL, "", action.keep); }
 
 void AgentShell::perform(const ClearRound& action) {
-  clear_processes(action.keep, action.give_up ? Duration(0) : kClearLimit, [this] {
+  const auto done = [this] {
     tell([this](TimePoint now) {
+      core_.on_unkillable(processes_.unkillable());
       return core_.on_round_cleared(now, processes_.take_operations());
     });
-  });
+  };
+  const Duration killed_for = action.killed_for;
+  // What was given its time after SIGKILL gets no more.
+  const Duration limit = killed_for > Duration(0) ? Duration(0) : kClearLimit;
+  clear_processes({action.keep, limit, killed_for}, done);
 }
 
 void AgentShell::perform(const RequestCommit& action) {
@@ -340,18 +348,19 @@ void AgentShell::perform(const Print& action) { print(action.text); }
 
 void AgentShell::perform(const Exit& action) {
   if (!action.spare_writers) processes_.give_writers_up();
-  clear_processes(std::nullopt, kClearLimit, [this, result = action.result] { finish(result); });
+  clear_processes({std::nullopt, kClearLimit}, [this, result = action.result] { finish(result); });
 }
 
-void AgentShell::clear_processes(std::optional<std::set<int>> keep, Duration limit,
-                                 std::function<void()> done, TimePoint since) {
+void AgentShell::clear_processes(const Clearing& clearing, std::function<void()> done) {
+  const auto& keep = clearing.keep;
   const bool cleared =
       keep ? processes_.clear(*keep, kClearSlice) : processes_.clear_all(kClearSlice);
-  if (!cleared && Clock::now() - since < limit) {
-    clear_timer_.after(kClearPause, [=, this] { clear_processes(keep, limit, done, since); });
+  const Duration passed = std::chrono::floor<Duration>(Clock::now() - clearing.since);
+  if (!cleared && passed < clearing.limit) {
+    clear_timer_.after(kClearPause, [=, this] { clear_processes(clearing, done); });
     return;
   }
-  if (!cleared) processes_.give_up(keep);
+  if (!cleared) processes_.give_up(keep, clearing.killed_for + passed);
   done();
 }
 

@@ -89,8 +89,13 @@ class AgentShell {
   // Clears until nothing is left of the round except the workers in `keep` (or nothing at all, if
   // `keep` has no value), then calls back. After `limit` it prints what is left and calls back,
   // too.
-  void clear_processes(std::optional<std::set<int>> keep, Duration limit,
-                       std::function<void()> done, TimePoint since = Clock::now());
+  struct Clearing {
+    std::optional<std::set<int>> keep;
+    Duration limit;
+    Duration killed_for{0};  // SIGKILL was sent so long before.
+    TimePoint since = Clock::now();
+  };
+  void clear_processes(const Clearing& clearing, std::function<void()> done);
   void finish(const config::AgentResult& result);
   void flush_consoles(std::function<void()> done);
   void write_result(const config::AgentResult& result);

@@ -26,9 +26,10 @@ enum ExitCode : int {
   kExitKeyMissing = 75,  // ddp-rendezvous get: the key is not there, or not in time.
   kExitRequeue = 76,     // The run was stopped so that SLURM starts the job again.
   kExitUnfit = 77,       // ddp-run check, --health-check or --max-node-failures found a bad node.
-  kExitNotExecutable = 126,  // The program exists but cannot be executed.
-  kExitNotFound = 127,       // The program does not exist.
-  kExitSignalBase = 128,     // Plus the signal's number.
+  kExitWorkerUnkillable = 78,  // SIGKILL did not end a worker, so this node can start no other.
+  kExitNotExecutable = 126,    // The program exists but cannot be executed.
+  kExitNotFound = 127,         // The program does not exist.
+  kExitSignalBase = 128,       // Plus the signal's number.
 };
 
 }  // namespace ddp

@@ -281,6 +281,7 @@ class Job {
   bool keeps_workers() const;
   bool round_is_stepless() const;
   void decide_after_stop();
+  bool others_are_enough(const wire::Failure& stuck) const;
   std::optional<std::string> why_not_restarted(const wire::Failure& root) const;
   void restart_for(const wire::Failure& root);
   bool charge_lost_coordinator();

@@ -57,11 +57,18 @@ void Job::decide_after_stop() {
   } else if (round_.is_restart && round_.reports_steps) {
     ++budget_.no_progress;
   }
-  const bool permanent = is_permanent(cause);
+  const bool permanent = is_permanent(cause) && !others_are_enough(cause);
   const auto why_not = permanent ? std::optional<std::string>("") : why_not_restarted(cause);
   if (!why_not) return restart_for(cause);
   finish(exit_status(cause), describe(cause) + *why_not, round_report(permanent),
          error_file(cause));
+}
+
+// A worker that its kernel holds costs its node alone, where the others are enough for a round: the
+// node leaves when the round begins, if it still holds the worker then.
+bool Job::others_are_enough(const wire::Failure& stuck) const {
+  return stuck.kind == "stuck" &&
+         available() - (nodes_.contains(stuck.node_id) ? 1 : 0) >= rules_.min_nodes;
 }
 
 // Why there is no restart, as the second half of a sentence; nothing if a restart is possible.

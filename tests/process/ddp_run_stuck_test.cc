@@ -1,4 +1,5 @@
 // Workers that the kernel holds in state D, which is uninterruptible sleep.
+#include "common/base/exit_codes.h"
 #include "tests/process/ddp_run_fixture.h"
 
 namespace ddp::test {
@@ -59,22 +60,49 @@ TEST_F(DdpRunStuck, AWorkerThatSigkillDoesNotEndIsGivenUp) {
                "if [ $RANK = 0 ]; then echo ${$} > \"$OUT/pid\"; " + freezer.freeze_me() +
                    "; fi; until [ -e \"$OUT/in\" ]; do sleep 0.05; done; exit 3"});
   EXPECT_EQ(job.status, 3) << job.err;
-  EXPECT_THAT(job.err, HasSubstr("SIGKILL did not end pid " + std::to_string(pid_in("pid")) +
-                                 ": the kernel holds it (state D); ddp-run gives it up"));
+  EXPECT_THAT(job.err, HasSubstr("worker local rank 0 (pid " + std::to_string(pid_in("pid")) +
+                                 ") did not end 5 s after SIGKILL; it is in state D in "));
   EXPECT_THAT(job.err, HasSubstr("rank      : 1 (local_rank: 1)"));
   EXPECT_EQ(alive().size(), 1U) << "the worker lives on";
 }
 
-TEST_F(DdpRunStuck, ANodeThatHasGivenAWorkerUpCanStartAnother) {
+// A new worker would need the device that the one in state D holds.
+TEST_F(DdpRunStuck, ANodeThatHasGivenAWorkerUpStartsNoOther) {
   const Freezer freezer;
   if (!freezer.is_there()) GTEST_SKIP() << "no freezer cgroup of version 1 that may be written";
   const Finished job = run_job(
       {"--shutdown-timeout", "0.2", "--max-restarts", "1", "--nproc-per-node", "2", "sh", "-c",
        "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { echo second round; exit 0; }; "
-       "if [ $RANK = 0 ]; then " +
+       "if [ $RANK = 0 ]; then echo ${$} > \"$OUT/pid\"; " +
            freezer.freeze_me() + "; fi; until [ -e \"$OUT/in\" ]; do sleep 0.05; done; exit 3"});
-  EXPECT_EQ(job.status, 0) << job.err;
-  EXPECT_THAT(job.out, HasSubstr("second round"));
+  EXPECT_EQ(job.status, kExitWorkerUnkillable) << job.err;
+  EXPECT_THAT(job.err, HasSubstr("takes no further part: worker local rank 0 (pid " +
+                                 std::to_string(pid_in("pid")) +
+                                 ") did not end 5 s after SIGKILL; it is in state D in "));
+  EXPECT_THAT(job.out, Not(HasSubstr("second round")));
+}
+
+TEST_F(DdpRunStuck, TheOtherNodesGoOnWithoutANodeThatHoldsAWorker) {
+  const Freezer freezer;
+  if (!freezer.is_there()) GTEST_SKIP() << "no freezer cgroup of version 1 that may be written";
+  const int port = free_port();
+  const auto start_node = [&](const std::string& is_host, const std::string& script) -> Process& {
+    return start({"--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port),
+                  "--rdzv-id", "job", "--rdzv-conf", "is_host=" + is_host, "--last-call", "60",
+                  "--shutdown-timeout", "0.2", "--max-restarts", "1", "sh", "-c", script});
+  };
+  const std::string waits = "until [ -e \"$OUT/in\" ]; do sleep 0.05; done; ";
+  Process& first = start_node(
+      "true",
+      "[ $WORLD_SIZE = 2 ] || { echo alone after $TORCHELASTIC_RESTART_COUNT; exit 0; }; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exec sleep 1000; " +
+          waits + "exit 3");
+  Process& second = start_node("false", freezer.freeze_me());
+  EXPECT_EQ(second.wait(), kExitWorkerUnkillable) << second.err();
+  EXPECT_THAT(second.err(), HasSubstr("did not end 5 s after SIGKILL; it is in state D in "));
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_THAT(first.out(), HasSubstr("alone after 1")) << first.err();
+  EXPECT_THAT(first.err(), HasSubstr("takes no further part: worker local rank 0"));
 }
 
 // As seen with torchrun 2.14.1, whose status is 0 then: the workers are stopped, and whatever

@@ -31,11 +31,49 @@ TEST_F(Agent, WhomSigkillDoesNotEndIsGivenUp) {
   }
   EXPECT_EQ(kills, 6);
   EXPECT_EQ(now, stopped + Duration(10'000)) << "--shutdown-timeout twice";
-  EXPECT_TRUE(the<ClearRound>(actions).give_up);
+  EXPECT_EQ(the<ClearRound>(actions).killed_for, Duration(5'000));
+  core.on_unkillable("worker 0 lives");
   EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("stopped"));
   // It ends after all.
   EXPECT_THAT(names(ends(0, 0, SIGKILL)), IsEmpty());
+  core.on_unkillable("");
   EXPECT_THAT(names(message(round_start(1))), ElementsAre("spawn 1"));
+}
+
+struct Unkillable : Agent {
+  // Round 0 is stopped, and SIGKILL does not end worker 0.
+  void leave_one() {
+    run();
+    message(wire::Stop{0, "why"});
+    ends(1, 0, SIGTERM);
+    const auto is_clear = [](const std::string& name) { return name == "clear"; };
+    for (std::vector<std::string> done; std::none_of(done.begin(), done.end(), is_clear);)
+      done = names(tick_at_deadline());
+    core.on_unkillable("worker 0 lives");
+  }
+};
+
+TEST_F(Unkillable, TheNodeLeavesWhenItIsToStartOthers) {
+  leave_one();
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("stopped"));
+  const auto left = message(round_start(1));
+  EXPECT_THAT(names(left), ElementsAre("leave", "disconnect", "exit 78"));
+  EXPECT_THAT(the<wire::Leave>(left).reason, testing::HasSubstr("worker 0 lives"));
+  EXPECT_EQ(the<Exit>(left).result.summary, the<wire::Leave>(left).reason);
+}
+
+TEST_F(Unkillable, ARoundThatWasOrderedMeanwhileIsLeft) {
+  leave_one();
+  message(round_start(1));
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("leave", "disconnect", "exit 78"));
+}
+
+TEST_F(Unkillable, TheJobsEndIsTheNodes) {
+  leave_one();
+  core.on_round_cleared(now);
+  wire::Finish finish;
+  finish.exit_code = 3;
+  EXPECT_THAT(names(message(finish)), testing::Contains("exit 3"));
 }
 
 TEST(AgentStuck, WhoAsksForTheEndDoesNotWaitAsLongForWhatSigkillDoesNotEnd) {

@@ -385,6 +385,28 @@ TEST(Failure, AWorkerThatTheKernelHoldsIsNotStartedAgain) {
           "not restarted: a new process on the host would need what the process in state D holds"));
 }
 
+TEST(Failure, AWorkerThatTheKernelHoldsCostsItsNodeAloneWhereTheOthersAreEnough) {
+  Harness h;
+  const ConnectionId a = h.join(h.node("a", 1, 2, 3));
+  const ConnectionId b = h.join(h.node("b", 1, 2, 3));
+  h.pass(Duration{60'000});
+  ASSERT_EQ(h.rounds.size(), 1u);
+  wire::Failure failure;
+  failure.kind = "stuck";
+  failure.signal = 9;
+  h.say(a, wire::WorkerFailed{0, failure});
+  h.say(b, wire::Stopped{0, {}});
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_TRUE(h.finished.empty());
+  ASSERT_EQ(h.rounds.size(), 2u);
+  h.say(a, wire::Leave{"it holds a worker"});
+  h.say(b, wire::Stopped{1, {}});
+  const auto alone = h.last<wire::RoundStart>(b);
+  EXPECT_EQ(alone.round, 2);
+  EXPECT_EQ(alone.members.size(), 1u);
+  EXPECT_EQ(alone.restarts, 1) << "only the failure is charged";
+}
+
 TEST(Failure, MessagesOfAnotherRoundAreIgnored) {
   Pair h(3);
   h.fail(h.a, 7, 9);
