@@ -21,11 +21,11 @@ struct WriterOptions {
   // Whether the round in which the save began still lasts. As long as it does, every node is there,
   // and a silent writer waits for its disk: the publisher waits for SnapshotPlan::timeout. Empty:
   // it is over. Any thread.
-  std::function<bool()> round_lasts;
+  std::function<bool()> round_lasts = {};
   // Called from a thread of its own about once a second while one system call does not return.
   // If it is not empty, the writer also says in the folder that it lives. Empty for file systems
   // that must be used by one thread.
-  std::function<void(const StandingCall&)> on_standing;
+  std::function<void(const StandingCall&)> on_standing = {};
   // Called often. Once it returns true, the save fails with kAborted and is cleaned up. May be
   // empty.
   std::function<bool()> cancelled;
