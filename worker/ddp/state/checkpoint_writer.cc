@@ -40,27 +40,27 @@ Result<checkpoint::Written> written_of(const SnapshotResult& result) {
   return written;
 }
 
-// Tells people when a call has stood for 10 s, 20 s, 40 s, ...
-class SlowNotices {
- public:
-  void take(std::int64_t step, const checkpoint::StandingCall& call) {
-    constexpr double kFirst = 10;
-    if (call.seconds < told_at_) told_at_ = 0;  // Another call.
-    if (call.seconds < std::max(kFirst, 2 * told_at_)) return;
-    told_at_ = call.seconds;
-    const std::string line = fmt::format("checkpoint of step {}: {}\n", step, call.text());
-    std::fputs(line.c_str(), stderr);
-  }
-
- private:
-  double told_at_ = 0;
-};
-
 }  // namespace
 
 // A disk may never answer. Then the save is reported as failed all the same, and the thread is left
 // alone with all that it uses.
 struct CheckpointWriter::Impl::Save {
+  // Tells people when a call has stood for 10 s, 20 s, 40 s, ...
+  class SlowNotices {
+   public:
+    void take(std::int64_t step, const checkpoint::StandingCall& call) {
+      constexpr double kFirst = 10;
+      if (call.seconds < told_at_) told_at_ = 0;  // Another call.
+      if (call.seconds < std::max(kFirst, 2 * told_at_)) return;
+      told_at_ = call.seconds;
+      const std::string line = fmt::format("checkpoint of step {}: {}\n", step, call.text());
+      std::fputs(line.c_str(), stderr);
+    }
+
+   private:
+    double told_at_ = 0;
+  };
+
   std::string id;
   std::int64_t step = -1;
   std::shared_ptr<checkpoint::SnapshotMemory> memory;
@@ -121,8 +121,7 @@ void CheckpointWriter::Impl::end_thread() {
   if (save_->state == Save::kEnded) {
     thread_.join();
   } else {
-    // Never joined: the disk may never answer. The destructor of a running thread ends the process.
-    new std::thread(std::move(thread_));
+    thread_.detach();  // The disk may never answer.
     left_ = save_;
   }
 }
