@@ -74,6 +74,7 @@ class Simulation {
     bool reports = false;  // Says hello and reports progress.
     bool reconfigurable = false;
     bool parked = false;
+    bool replaced = false;     // It ended while it was parked, and another one has its place.
     double computed_ms = 0;    // As it tells.
     std::int64_t commit = -1;  // The last step it has committed,
     WorldKey committed_in;     // and in which world.

@@ -156,7 +156,10 @@ void Simulation::carry_out(int id, const agent::SpawnWorkers& action) {
   const auto& self = action.round.members[static_cast<std::size_t>(action.round.group_rank)];
   std::map<int, std::size_t> parked;
   for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
-    if (workers_[i].alive && workers_[i].parked) parked[workers_[i].local_rank] = i;
+    if (!workers_[i].parked) continue;
+    // As RoundProcesses::start() looks: an end of which the core does not know yet is over.
+    workers_[i].replaced = !workers_[i].alive;
+    if (workers_[i].alive) parked[workers_[i].local_rank] = i;
   }
   for (int local_rank = 0; local_rank < node.spec.nproc; ++local_rank) {
     const Rank rank = self.first_rank + local_rank;

@@ -140,7 +140,8 @@ void Simulation::end_worker(std::size_t index, int exit_code, int signal, bool b
   exit.time_ms = queue_.now_ms();
   exit.secondary =
       exit_code == 2;  // This simulation's code of a worker that says so before it ends.
-  on_agent(worker.agent, [this, exit](agent::AgentCore& core) {
+  on_agent(worker.agent, [this, index, exit](agent::AgentCore& core) {
+    if (workers_[index].replaced) return std::vector<agent::Action>{};
     return core.on_worker_exit(queue_.now(), exit);
   });
 }
