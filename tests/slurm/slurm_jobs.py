@@ -95,7 +95,7 @@ def script(text):
 
 def one_task_a_node(slurm, folder):
     job = Job(slurm, folder, "srun", "-N3", DDP_RUN, *script(
-        "echo $RANK of $WORLD_SIZE is node $SLURM_NODEID: $SLURMD_NODENAME of run $TORCHELASTIC_RUN_ID at $MASTER_PORT")
+        "echo $RANK of $WORLD_SIZE is node $SLURM_NODEID: $SLURMD_NODENAME of run $TORCHELASTIC_RUN_ID at $DDP_COORDINATOR_PORT")
               ).ends_with(0)
     found = lines_with(job.out, r"(\d) of 3 is node (\d): (n\d) of run (\d+\.\d+\.\d+) at (\d+)")
     check([line[:3] for line in found] == [("0", "0", "n1"), ("1", "1", "n2"), ("2", "2", "n3")], job.out)
