@@ -65,7 +65,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
                    .tls = std::move(start.tls),
                    .tls_name = spec_.tls_name,
                    .any_user = spec_.any_user},
-      link_(io, spec_.coordinator_host, spec_.coordinator_port, credentials_,
+      link_(io, {spec_.coordinator_host, spec_.coordinator_port}, credentials_,
             {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
              [this](const std::string& why) {
                tell([this, why](TimePoint now) { return core_.on_connect_failed(now, why); });
@@ -80,7 +80,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
                  return core_.on_message(now, message);
                });
              },
-             [this](const std::string& host, int port) { follow(host, port); }}),
+             [this](const HostPort& at) { core_.on_moved(at.host, at.port); }}),
       store_door_(io, credentials_),
       tick_(io),
       clear_timer_(io),
@@ -92,13 +92,9 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
     processes_.use_tasks(*tasks_);
   }
   if (!start.coordinator_fd) return;
-  feed_.emplace(io, std::move(start.coordinator_fd),
-                [this](const std::string& host, int port) { follow(host, port); });
-}
-
-void AgentShell::follow(const std::string& host, int port) {
-  core_.on_moved(host, port);
-  link_.set_endpoint(host, port);
+  feed_.emplace(io, std::move(start.coordinator_fd), [this](const std::string& host, int port) {
+    link_.set_endpoint({host, port});
+  });
 }
 
 RoundProcesses::Events AgentShell::worker_events() {

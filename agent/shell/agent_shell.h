@@ -58,7 +58,6 @@ class AgentShell {
 
   // Queues an event. It waits while actions of an earlier event are carried out.
   void tell(Event event);
-  void follow(const std::string& host, int port);  // The coordinator, which has moved.
   void arm_timer();
   void wait_for_signal();
   void wait_for_child();

@@ -13,11 +13,11 @@ constexpr std::chrono::milliseconds kConnectLimit{5'000};
 
 }  // namespace
 
-CoordinatorLink::CoordinatorLink(asio::io_context& io, std::string host, int port,
+CoordinatorLink::CoordinatorLink(asio::io_context& io, HostPort endpoint,
                                  net::Credentials credentials, Events events)
     : io_(io),
-      host_(std::move(host)),
-      port_(port),
+      endpoint_(std::move(endpoint)),
+      aim_(endpoint_),
       credentials_(std::move(credentials)),
       events_(std::move(events)),
       delay_(io),
@@ -39,7 +39,7 @@ void CoordinatorLink::connect(Duration delay) {
 }
 
 void CoordinatorLink::attempt() {
-  net::FrameConnection::connect(io_, host_, port_, credentials_, kConnectLimit,
+  net::FrameConnection::connect(io_, aim_.host, aim_.port, credentials_, kConnectLimit,
                                 [self = self_, generation = generation_](
                                     Result<std::shared_ptr<net::FrameConnection>> result) {
                                   CoordinatorLink* link = *self;
@@ -53,15 +53,26 @@ void CoordinatorLink::attempt() {
                                   } else if (result.error().code == std::errc::permission_denied) {
                                     link->events_.on_connect_refused(result.error().message);
                                   } else {
+                                    link->turn_to_the_other();
                                     link->events_.on_connect_failed(result.error().message);
                                   }
                                 });
 }
 
-void CoordinatorLink::set_endpoint(const std::string& host, int port) {
-  if (host == host_ && port == port_) return;
-  host_ = host;
-  port_ = port;
+void CoordinatorLink::set_endpoint(const HostPort& endpoint) {
+  endpoint_ = endpoint;
+  hint_.reset();
+  aim_at(endpoint_);
+}
+
+void CoordinatorLink::turn_to_the_other() {
+  if (hint_) aim_at(aim_ == endpoint_ ? *hint_ : endpoint_);
+}
+
+void CoordinatorLink::aim_at(const HostPort& to) {
+  if (to == aim_) return;
+  aim_ = to;
+  events_.on_aimed(aim_);
   if (trying_) {
     ++generation_;
     delay_.cancel();
@@ -97,7 +108,8 @@ void CoordinatorLink::on_frame(const std::string& payload) {
   const auto message = wire::decode_coordinator_message(payload);
   if (!message) return;
   if (const auto* moved = std::get_if<wire::Moved>(&*message)) {
-    return events_.on_moved(moved->host, moved->port);
+    hint_ = {.host = moved->host, .port = moved->port};
+    return aim_at(*hint_);
   }
   events_.on_message(*message);
 }

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <asio/io_context.hpp>
 
 #include "common/base/clock.h"
+#include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/timer.h"
 #include "common/wire/rendezvous_messages.h"
@@ -16,6 +18,9 @@ namespace ddp::agent {
 
 // The agent's connection to the coordinator: at most one at a time, opened and closed as AgentCore
 // orders. Lives on the thread of `io`. Callbacks never come from inside a call.
+//
+// A ddp-run that stands by at the endpoint says where the coordinator is, as far as it knows. If
+// nobody answers there, the endpoint is asked again: the coordinator may have been lost meanwhile.
 class CoordinatorLink {
  public:
   struct Events {
@@ -26,11 +31,11 @@ class CoordinatorLink {
     // The connection was lost. Not called after disconnect().
     std::function<void()> on_disconnected;
     std::function<void(const wire::CoordinatorMessage&)> on_message;
-    // The process at the other end says that the coordinator is elsewhere.
-    std::function<void(const std::string& host, int port)> on_moved;
+    // From now on attempts go to this address. May come from inside set_endpoint().
+    std::function<void(const HostPort& at)> on_aimed;
   };
 
-  CoordinatorLink(asio::io_context& io, std::string host, int port, net::Credentials credentials,
+  CoordinatorLink(asio::io_context& io, HostPort endpoint, net::Credentials credentials,
                   Events events);
   ~CoordinatorLink();
   CoordinatorLink(const CoordinatorLink&) = delete;
@@ -39,7 +44,7 @@ class CoordinatorLink {
   void connect(Duration delay);
   // The coordinator is at this address from now on. A pending attempt or delay starts over at once,
   // and a connection to the old address counts as lost. Does nothing if the address is the same.
-  void set_endpoint(const std::string& host, int port);
+  void set_endpoint(const HostPort& endpoint);
   // Does nothing while there is no connection.
   void send(const wire::AgentMessage& message);
   // Closes after all messages were sent. No event follows.
@@ -52,13 +57,16 @@ class CoordinatorLink {
 
  private:
   void attempt();
+  void turn_to_the_other();
+  void aim_at(const HostPort& to);
   void drop_connection();
   void adopt(std::shared_ptr<net::FrameConnection> connection);
   void on_frame(const std::string& payload);
 
   asio::io_context& io_;
-  std::string host_;
-  int port_;
+  HostPort endpoint_;
+  std::optional<HostPort> hint_;  // Where the coordinator is, as somebody there said.
+  HostPort aim_;                  // The endpoint, or the hint.
   const net::Credentials credentials_;
   Events events_;
   net::Timer delay_;
