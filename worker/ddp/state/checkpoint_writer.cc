@@ -8,7 +8,10 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -38,6 +41,14 @@ Result<checkpoint::Written> written_of(const SnapshotResult& result) {
   written.seconds = result.seconds;
   written.warnings = result.warnings;
   return written;
+}
+
+// The disk may never answer, and the destructor of a thread that still runs would end the process.
+void leave_alone(std::thread thread) {
+  static std::mutex mutex;
+  static auto* const left = new std::vector<std::thread>;
+  const std::lock_guard lock(mutex);
+  left->push_back(std::move(thread));
 }
 
 }  // namespace
@@ -121,7 +132,7 @@ void CheckpointWriter::Impl::end_thread() {
   if (save_->state == Save::kEnded) {
     thread_.join();
   } else {
-    thread_.detach();  // The disk may never answer.
+    leave_alone(std::move(thread_));
     left_ = save_;
   }
 }
