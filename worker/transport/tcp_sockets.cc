@@ -163,7 +163,9 @@ std::vector<UniqueFd> accept_some(int listener, std::optional<UserGate>& gate) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) break;
     if (!gate) gate.emplace();
-    if (admits(gate->judge(fd.get()))) {
+    const UserGate::Verdict verdict = gate->judge(fd.get());
+    // A rank may have sent its last message and ended. What it says first shows whether it is one.
+    if (admits(verdict) || verdict == UserGate::Verdict::kGone) {
       accepted.push_back(std::move(fd));
     } else {
       cut(std::move(fd));

@@ -16,7 +16,8 @@ namespace ddp::transport {
 Result<UniqueFd> listen_anywhere();
 Result<int> local_port(int fd);
 // Accepts connections that wait at a listening socket, some at a time. Those of other users of this
-// machine are cut. `gate` is made when it is needed.
+// machine are cut, unless they have closed already: then nobody knows whose they were. `gate` is
+// made when it is needed.
 std::vector<UniqueFd> accept_some(int listener, std::optional<UserGate>& gate);
 // `address` is numeric. A peer that refuses or cannot be reached is an error at once, a silent one
 // at the deadline.
