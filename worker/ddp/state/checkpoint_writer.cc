@@ -103,11 +103,11 @@ struct CheckpointWriter::Impl::Save {
         notices.take(step, call);
         const double most = std::chrono::duration<double>(limit).count();
         if (call.seconds < most) return;
+        state = kGivenUp;
+        state.notify_all();
         tell(make_error(Errc::kTimeout,
                         "{}, longer than a save may wait for the disk ({:.3g} s): {}", call.text(),
                         most, call.path));
-        state = kGivenUp;
-        state.notify_all();
       };
       tell(checkpoint::write_snapshot(files, *snapshot, options));
     } catch (const std::exception& error) {
@@ -133,14 +133,12 @@ void CheckpointWriter::Impl::end_thread() {
     thread_.join();
   } else {
     leave_alone(std::move(thread_));
-    left_ = save_;
   }
 }
 
 std::string CheckpointWriter::Impl::left_behind() const {
-  const auto save = left_.lock();
-  if (!save || save->state == Save::kEnded) return "";
-  return fmt::format("the disk still holds the writer of step {}, which was given up", save->step);
+  if (!save_ || save_->state != Save::kGivenUp) return "";
+  return fmt::format("the disk still holds the writer of step {}, which was given up", save_->step);
 }
 
 void CheckpointWriter::Impl::write_by_thread(const std::string& id, std::int64_t step,

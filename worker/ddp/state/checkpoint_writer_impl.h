@@ -95,7 +95,6 @@ class CheckpointWriter::Impl {
   std::string locked_;  // The folder.
   checkpoint::DirectoryLock lock_;
   std::shared_ptr<Save> save_;  // Of thread_.
-  std::weak_ptr<Save> left_;    // Was given up, and its thread may still stand in a call.
   std::thread thread_;
 };
 
