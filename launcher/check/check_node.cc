@@ -7,7 +7,11 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -102,6 +106,7 @@ class Meeting {
   Result<void> end() { return store_->set(prefix_ + "over", "1"); }
 
  private:
+  Result<std::vector<std::optional<std::string>>> read_of_all(std::string_view key);
   Result<std::vector<PeerPlace>> places();
   Result<void> wait_for_all(const std::string& stage);
   void measure(const std::vector<PeerPlace>& places, int neighbour, NodeFacts& facts);
@@ -112,17 +117,28 @@ class Meeting {
   std::unique_ptr<PeerServer> server_;
 };
 
-// Those of the other nodes that have come in time.
-Result<std::vector<PeerPlace>> Meeting::places() {
-  std::vector<PeerPlace> places;
+// What each node has put under `key` in time; nothing for the others.
+Result<std::vector<std::optional<std::string>>> Meeting::read_of_all(std::string_view key) {
+  std::vector<std::optional<std::string>> values(static_cast<std::size_t>(place_.nodes));
   const TimePoint deadline = Clock::now() + kStageLimit;
   for (int node = 0; node < place_.nodes; ++node) {
-    if (node == place_.node) continue;
     const auto left = std::chrono::duration_cast<Duration>(deadline - Clock::now());
-    const auto value =
-        store_->get(fmt::format("{}place/{}", prefix_, node), std::max(left, Store::kDoNotWait));
-    if (!value && value.error().code == Errc::kTimeout) continue;
-    if (!value) return value.error();
+    auto value =
+        store_->get(fmt::format("{}{}/{}", prefix_, key, node), std::max(left, Store::kDoNotWait));
+    if (!value && value.error().code != Errc::kTimeout) return value.error();
+    if (value) values[static_cast<std::size_t>(node)] = std::move(*value);
+  }
+  return values;
+}
+
+// Those of the other nodes that have come in time.
+Result<std::vector<PeerPlace>> Meeting::places() {
+  const auto values = read_of_all("place");
+  if (!values) return values.error();
+  std::vector<PeerPlace> places;
+  for (int node = 0; node < place_.nodes; ++node) {
+    const auto& value = (*values)[static_cast<std::size_t>(node)];
+    if (node == place_.node || !value) continue;
     auto place = decode_peer_place(*value);
     if (!place) return place.error();
     places.push_back(std::move(*place));
@@ -176,17 +192,15 @@ Result<void> Meeting::run(const LocalFacts& local, const std::string& address) {
 }
 
 Result<std::vector<NodeFacts>> Meeting::collect() {
-  std::vector<NodeFacts> nodes(static_cast<std::size_t>(place_.nodes));
-  const TimePoint deadline = Clock::now() + kStageLimit;
-  for (int node = 0; node < place_.nodes; ++node) {
-    const auto left = std::chrono::duration_cast<Duration>(deadline - Clock::now());
-    const auto value =
-        store_->get(fmt::format("{}facts/{}", prefix_, node), std::max(left, Store::kDoNotWait));
-    if (!value && value.error().code == Errc::kTimeout) continue;
-    if (!value) return value.error();
+  const auto values = read_of_all("facts");
+  if (!values) return values.error();
+  std::vector<NodeFacts> nodes(values->size());
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    const auto& value = (*values)[node];
+    if (!value) continue;
     auto facts = decode_node_facts(*value);
     if (!facts) return facts.error();
-    nodes[static_cast<std::size_t>(node)] = std::move(*facts);
+    nodes[node] = std::move(*facts);
   }
   return nodes;
 }
