@@ -151,7 +151,7 @@ TEST_F(DdpRunSsh, TheKilledLauncherTakesAllWithIt) {
   Process& job = start_sleepers();
   job.kill(SIGKILL);
   EXPECT_EQ(job.wait(), 137);
-  EXPECT_TRUE(is_gone(kOthersLimit));
+  EXPECT_TRUE(is_gone());
 }
 
 TEST_F(DdpRunSsh, AKilledSshEndsItsSide) {
@@ -161,7 +161,7 @@ TEST_F(DdpRunSsh, AKilledSshEndsItsSide) {
   ::kill(ssh, SIGKILL);
   EXPECT_EQ(job.wait(), 72) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("host hostb was lost: ssh was ended by signal 9 (SIGKILL)"));
-  EXPECT_TRUE(is_gone(kOthersLimit));
+  EXPECT_TRUE(is_gone());
 }
 
 TEST_F(DdpRunSsh, AHostThatIsLostCanBeDoneWithout) {
@@ -178,7 +178,7 @@ TEST_F(DdpRunSsh, AHostThatIsLostCanBeDoneWithout) {
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(),
               AllOf(HasSubstr("host hostb was lost"), HasSubstr("going on with 1 of 2")));
-  EXPECT_TRUE(is_gone(kOthersLimit));
+  EXPECT_TRUE(is_gone());
 }
 
 // ---- other launch agents ----
