@@ -140,6 +140,7 @@ void AgentCore::settle() {
                           round_.step,
                           !round_.hello.empty(),
                           std::exchange(round_.operations, {})};
+    stopped.sent_ms = sent_ms();
     for (const Seen& seen : std::exchange(round_.late_failures, {}))
       stopped.failures.push_back(aged(seen));
     send(std::move(stopped));

@@ -319,6 +319,7 @@ class AgentCore {
   void report(wire::Failure failure, Duration age = Duration{0});
   void send_failure(const Seen& seen);
   wire::Failure aged(const Seen& seen) const;
+  std::int64_t sent_ms() const;  // Of a message that is sent now.
   // Whether this node's last round still goes on: it runs, or it has succeeded here and nobody has
   // ended it.
   bool holds_round() const;

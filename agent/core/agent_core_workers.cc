@@ -199,8 +199,13 @@ wire::Failure AgentCore::aged(const Seen& seen) const {
   return failure;
 }
 
+std::int64_t AgentCore::sent_ms() const {
+  return std::chrono::duration_cast<Duration>(now_.time_since_epoch()).count();
+}
+
 void AgentCore::send_failure(const Seen& seen) {
-  send(wire::WorkerFailed{round_.start.round, aged(seen), round_.step, !round_.hello.empty()});
+  send(wire::WorkerFailed{round_.start.round, aged(seen), round_.step, !round_.hello.empty(),
+                          sent_ms()});
 }
 
 std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, int status,
@@ -327,6 +332,7 @@ wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
   message.step = round_.step;
   message.computed = round_.computed;
+  message.sent_ms = sent_ms();
   if (!round_.metrics) return message;
   const wire::Progress& told = round_.metrics->progress;
   // Programs without a loss report 0.

@@ -45,6 +45,12 @@ std::int64_t file_clock_ms() {
   return milliseconds(status.st_mtim);
 }
 
+Duration age_of(std::int64_t time_ms) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return Duration{std::max<std::int64_t>(0, milliseconds(now) - time_ms)};
+}
+
 std::int64_t written_ms(const char* path) {
   struct stat status {};
   return ::stat(path, &status) == 0 ? milliseconds(status.st_mtim) : 0;

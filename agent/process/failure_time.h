@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "common/base/clock.h"
+
 // When a worker failed. That may be long before it ended: after an exception, an interpreter still
 // runs its exit handlers.
 namespace ddp::agent {
@@ -24,6 +26,9 @@ std::int64_t failure_time(const FailureClues& clues);
 // order. It may give two events the same time, but never the later one an earlier time. Before
 // Linux 6.13 it advances in ticks of a few milliseconds.
 std::int64_t file_clock_ms();
+
+// How long ago that time is, by the same clock without its ticks; never negative.
+Duration age_of(std::int64_t time_ms);
 
 // When the file was last written, by that clock; 0 if there is none.
 std::int64_t written_ms(const char* path);

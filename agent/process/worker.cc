@@ -267,9 +267,8 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.callstack = file.callstack;
   exit.has_error_file = !file.message.empty();
   if (exit.has_error_file) {
-    const std::int64_t ended_ms = exit.time_ms;
-    exit.time_ms = failure_time({ended_ms, file.time_ms, written_ms(error_path_.c_str())});
-    exit.age = Duration(std::max<std::int64_t>(0, ended_ms - exit.time_ms));
+    exit.time_ms = failure_time({exit.time_ms, file.time_ms, written_ms(error_path_.c_str())});
+    exit.age = age_of(exit.time_ms);
   }
   // An exception in its output may be long past, unless the program ended by it.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();

@@ -100,8 +100,12 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
 RoundProcesses::Events AgentShell::worker_events() {
   return {.on_exit =
               [this](const WorkerExit& exit) {
+                const TimePoint seen = Clock::now();
                 event_log_.worker_ended(exit);
-                tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
+                tell([this, exit = exit, seen](TimePoint now) mutable {
+                  exit.age += std::chrono::duration_cast<Duration>(now - seen);
+                  return core_.on_worker_exit(now, exit);
+                });
               },
           .on_stuck =
               [this](const WorkerExit& exit) {

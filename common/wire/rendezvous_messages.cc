@@ -54,6 +54,7 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   put_number(json, "samples_per_second", heartbeat.samples_per_second);
   if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
   if (!heartbeat.computed.empty()) json["computed"] = heartbeat.computed;
+  if (heartbeat.sent_ms != 0) json["sent_ms"] = heartbeat.sent_ms;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.step = json.value("step", Heartbeat().step);
@@ -61,12 +62,13 @@ static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.samples_per_second = get_number(json, "samples_per_second");
   heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
   heartbeat.computed = json.value("computed", Heartbeat().computed);
+  heartbeat.sent_ms = json.value("sent_ms", Heartbeat().sent_ms);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
-                                                reports_progress)
+                                                reports_progress, sent_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Succeeded, round)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked, step,
-                                                reports_progress, operations, store_port)
+                                                reports_progress, operations, store_port, sent_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)

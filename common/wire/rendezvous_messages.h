@@ -59,6 +59,10 @@ struct Failure {
 };
 
 // ---- agent to coordinator ----
+//
+// `sent_ms` of a message: its sender's monotonic clock when it sent it, in milliseconds; 0:
+// unknown. From it the coordinator knows how long a message was under way
+// (rendezvous/node_clock.h).
 
 // First message of a connection. A join with the node_id of a node that has already joined replaces
 // (and fences) that one.
@@ -110,6 +114,7 @@ struct Heartbeat {
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
   std::int64_t total_steps = 0;      // As it reports them; 0: unknown.
   std::vector<Computed> computed{};  // By local rank, as far as workers have told.
+  std::int64_t sent_ms = 0;
 };
 
 // A worker of the round ended badly. May come several times in a round. The agent goes on
@@ -121,6 +126,7 @@ struct WorkerFailed {
   std::int64_t step = -1;
   // Whether the node's workers have said hello. Only then is a missing step a sign of no progress.
   bool reports_progress = false;
+  std::int64_t sent_ms = 0;
 };
 
 // All workers of the round on this node ended with status 0.
@@ -147,6 +153,7 @@ struct Stopped {
   // in which operation when the round failed.
   std::vector<std::string> operations{};
   int store_port = 0;  // As Join's; for the next round.
+  std::int64_t sent_ms = 0;
 };
 
 // The node leaves for good, because its user stopped it. This does not end the job of the others.

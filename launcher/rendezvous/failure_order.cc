@@ -33,8 +33,8 @@ bool happened_before(const wire::Failure& late, TimePoint when, const wire::Fail
 
 }  // namespace
 
-void FailureOrder::add(wire::Failure failure, TimePoint heard) {
-  const TimePoint when = heard - Duration{std::clamp<std::int64_t>(failure.age_ms, 0, kMaxAgeMs)};
+void FailureOrder::add(wire::Failure failure, TimePoint told) {
+  const TimePoint when = told - Duration{std::clamp<std::int64_t>(failure.age_ms, 0, kMaxAgeMs)};
   std::size_t place = failures_.size();
   while (place > 0 && happened_before(failure, when, failures_[place - 1], when_[place - 1]))
     --place;

@@ -102,6 +102,7 @@ void Job::handle(const NodeId&, const wire::Join&) {}
 
 void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   Node& node = nodes_.at(from);
+  node.clock.sent_at(message.sent_ms, now_);
   node.step = message.step;
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
@@ -130,10 +131,11 @@ void Job::measure_pace(Node& node) const {
 }
 
 void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {
+  const TimePoint sent = nodes_.at(from).clock.sent_at(message.sent_ms, now_);
   Member* member = current_member(from, message.round);
   if (member == nullptr) return;
   note_progress(*member, message.step, message.reports_progress);
-  record(message.failure, *member);
+  record(message.failure, *member, sent);
   stop_for_failures();
 }
 
@@ -148,6 +150,7 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
+  const TimePoint sent = nodes_.at(from).clock.sent_at(message.sent_ms, now_);
   nodes_.at(from).join.store_port = message.store_port;
   if (const auto& ending = nodes_.at(from).ending) {
     if (ending->round == message.round) ended(from);
@@ -156,7 +159,7 @@ void Job::handle(const NodeId& from, const wire::Stopped& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr || phase_ != Phase::kStopping) return;
   note_progress(*member, message.step, message.reports_progress);
-  for (const wire::Failure& failure : message.failures) record(failure, *member);
+  for (const wire::Failure& failure : message.failures) record(failure, *member, sent);
   member->operations = message.operations;
   round_.stop.unanswered.erase(rank_of(*member));
   check_stopped();
@@ -229,7 +232,7 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   } else if (phase_ != Phase::kFinished && was_in && !member->succeeded) {
     failure.node_id = node_id;
     const std::string reason = describe(failure);
-    record(std::move(failure), *member);
+    record(std::move(failure), *member, now_);
     begin_stop(reason, true);
     check_stopped();
   } else {
@@ -237,7 +240,7 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   }
 }
 
-void Job::record(wire::Failure failure, const Member& member) {
+void Job::record(wire::Failure failure, const Member& member, TimePoint told) {
   // The connection identifies the node; what the message says about that does not count.
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
@@ -249,7 +252,7 @@ void Job::record(wire::Failure failure, const Member& member) {
     failure.secondary = true;
   }
   ++failures_reported_;
-  round_.failures.add(std::move(failure), now_);
+  round_.failures.add(std::move(failure), told);
 }
 
 const wire::Failure& Job::root() const {

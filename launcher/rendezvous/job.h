@@ -20,6 +20,7 @@
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
 #include "launcher/rendezvous/lateness.h"
+#include "launcher/rendezvous/node_clock.h"
 #include "launcher/rendezvous/node_failures.h"
 #include "launcher/rendezvous/rendezvous_core.h"
 
@@ -77,7 +78,8 @@ class Job {
     std::string address;
     ConnectionId connection = 0;
     std::uint64_t order = 0;
-    TimePoint heard;                      // Last message.
+    TimePoint heard;  // Last message.
+    NodeClock clock{};
     std::list<NodeId>::iterator silence;  // Its place in by_silence_.
     std::int64_t step = -1;
     // For status pages: what its last heartbeat said, and the speed over the last second or more.
@@ -259,7 +261,8 @@ class Job {
   // The node's connection is gone, or is treated as gone.
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
-  void record(wire::Failure failure, const Member& member);
+  // `told`: when the failure was told, or seen here.
+  void record(wire::Failure failure, const Member& member, TimePoint told);
   // The root cause of the round's failures, as far as is known by now. The round must have
   // failures.
   const wire::Failure& root() const;

@@ -138,6 +138,7 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
   node_of_[from] = join.node_id;
   node.connection = from;
   node.heard = now_;
+  node.clock = {};
   by_silence_.splice(by_silence_.end(), by_silence_, node.silence);
   send(from, wire::Welcome{heartbeat().count(), lease().count()});
   const int rank = static_cast<int>(rank_of(*member));

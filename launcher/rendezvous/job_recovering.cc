@@ -101,7 +101,7 @@ void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
     failure.kind = "agent";
     failure.exit_code = kExitNodeLost;
     failure.message = why;
-    record(std::move(failure), member);
+    record(std::move(failure), member, now_);
   }
   if (!round_.failures.empty()) begin_stop(describe(root()), true);
 }

@@ -63,6 +63,21 @@ TEST_F(Agent, AFailureThatIsToldAgainHasGrownOlder) {
   EXPECT_EQ(failed.failure.age_ms, 2'900);
 }
 
+TEST_F(Agent, WhatBearsATimeSaysWhenItWasSent) {
+  run();
+  const auto clock = [this] {
+    return std::chrono::duration_cast<Duration>(now.time_since_epoch()).count();
+  };
+  now += Duration{1'000};
+  EXPECT_EQ(the<wire::Heartbeat>(core.on_tick(now)).sent_ms, clock());
+  now += Duration{30};
+  EXPECT_EQ(the<wire::WorkerFailed>(ends(0, 3)).sent_ms, clock());
+  message(wire::Stop{0, "why"});
+  core.on_worker_exit(now, raised(1, 0, SIGTERM, Duration{500}));
+  now += Duration{20};
+  EXPECT_EQ(the<wire::Stopped>(core.on_round_cleared(now)).sent_ms, clock());
+}
+
 // Rank 1 raised, rank 0 died of that, and the stop found rank 1 in what it does at its exit.
 TEST_F(StoppedAgent, AWorkerThatHadFailedBeforeIsToldOf) {
   now += Duration{40};

@@ -87,5 +87,23 @@ TEST(Cause, IsNotWhatFailedOfTheFirst) {
               HasSubstr("  [1]: rank 1 on b failed: exit code 1: ValueError"));
 }
 
+// The machine of b is busy: its messages wait. Its clock shows another time than the coordinator's.
+TEST(Cause, IsFoundThoughAMessageWasUnderWayForLong) {
+  CulpritOnB h;
+  constexpr std::int64_t kClockOfB = 7'000'000;
+  h.say(h.b, wire::Heartbeat{.sent_ms = kClockOfB});
+  h.now += Duration{100};
+  h.fail(h.a, 0, 0, 7);
+  h.now += Duration{900};
+  h.say(h.a, wire::Stopped{0, {}});
+  wire::Failure culprit = CulpritOnB::culprit();
+  culprit.age_ms = 50;
+  wire::Stopped stopped{0, {culprit}};
+  stopped.sent_ms = kClockOfB + 140;  // So it failed 10 ms before a's worker was seen to end.
+  h.say(h.b, stopped);
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].exit_code, 1);
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
