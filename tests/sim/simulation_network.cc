@@ -57,6 +57,7 @@ void Simulation::schedule_coordinator_tick() {
     if (coordinator_ == nullptr || coordinator_.get() != core || coordinator_wake_ != when) return;
     coordinator_wake_.reset();
     feed_coordinator(coordinator_->on_tick(queue_.now()));
+    notice_forgotten_job();  // Its last node may have been silent for too long.
     const auto next = coordinator_->next_deadline();
     coordinator_idle_ticks_ = next && *next <= queue_.now() ? coordinator_idle_ticks_ + 1 : 0;
     checker_.expect(coordinator_idle_ticks_ < kIdleTicksMax,
