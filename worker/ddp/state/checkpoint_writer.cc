@@ -59,12 +59,12 @@ struct CheckpointWriter::Impl::Save {
   // Tells people when a call has stood for 10 s, 20 s, 40 s, ...
   class SlowNotices {
    public:
-    void take(std::int64_t step, const checkpoint::StandingCall& call) {
+    void take(std::int64_t of_step, const checkpoint::StandingCall& call) {
       constexpr double kFirst = 10;
       if (call.seconds < told_at_) told_at_ = 0;  // Another call.
       if (call.seconds < std::max(kFirst, 2 * told_at_)) return;
       told_at_ = call.seconds;
-      const std::string line = fmt::format("checkpoint of step {}: {}\n", step, call.text());
+      const std::string line = fmt::format("checkpoint of step {}: {}\n", of_step, call.text());
       std::fputs(line.c_str(), stderr);
     }
 
