@@ -15,8 +15,9 @@
 
 namespace ddp::agent {
 
-Result<std::unique_ptr<RoundMemory>> RoundMemory::create(int local_size, Round round) {
-  Result<UniqueFd> fd = wire::make_shm_file(local_size, round);
+Result<std::unique_ptr<RoundMemory>> RoundMemory::create(int local_size, Round round,
+                                                         const wire::LinkKey& link_key) {
+  Result<UniqueFd> fd = wire::make_shm_file(local_size, round, link_key);
   if (!fd) return fd.error();
   void* page =
       ::mmap(nullptr, wire::kShmHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);

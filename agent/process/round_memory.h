@@ -18,7 +18,8 @@ namespace ddp::agent {
 class RoundMemory {
  public:
   // kIo with the size and errno's text.
-  static Result<std::unique_ptr<RoundMemory>> create(int local_size, Round round);
+  static Result<std::unique_ptr<RoundMemory>> create(int local_size, Round round,
+                                                     const wire::LinkKey& link_key = {});
   ~RoundMemory();
   RoundMemory(const RoundMemory&) = delete;
   RoundMemory& operator=(const RoundMemory&) = delete;

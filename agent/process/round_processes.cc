@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "agent/core/flight_report.h"
+#include "agent/process/link_key.h"
 #include "agent/process/log_files.h"
 #include "agent/process/spawn_program.h"
 #include "common/base/check.h"
@@ -130,7 +131,7 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
     for (int i = 0; i < nproc; ++i) failures.push_back({i, kExitInvalidValue, cannot_start_});
     return failures;
   }
-  auto memory = RoundMemory::create(nproc, round.round);
+  auto memory = RoundMemory::create(nproc, round.round, link_key(spec_, round.link_nonce));
   if (!memory) {
     for (int i = 0; i < nproc; ++i)
       failures.push_back({i, spawn_failure_status(memory.error()), memory.error().message});

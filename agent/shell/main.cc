@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   }
   if (spec->dry_run) return agent::print_dry_run(*spec);
   block_signals(spec->checkpoint_signal);
-  if (!spec->rdzv_token.empty()) {
+  if (!spec->rdzv_token.empty() || spec->tls.any()) {
     if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
       return fail(crypto.error(), kExitInternal);
     }

@@ -200,6 +200,9 @@ struct RoundStart {
   // Not 0 if the workers of some node cannot share that store: the worker with rank 0 then makes
   // one for all of them, at this port of its node.
   int store_port = 0;
+  // A random number from which agents make the key of the workers' connections between nodes
+  // (agent/process/link_key.h). Empty in a job without token and TLS.
+  std::string link_nonce{};
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 

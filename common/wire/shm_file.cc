@@ -7,11 +7,9 @@
 #include <cerrno>
 #include <new>
 
-#include "common/wire/shm_layout.h"
-
 namespace ddp::wire {
 
-Result<UniqueFd> make_shm_file(int local_size, Round round) {
+Result<UniqueFd> make_shm_file(int local_size, Round round, const LinkKey& link_key) {
   const std::size_t size = shm_bytes(local_size);
   const auto failed = [size](const char* step) {
     return make_error(Errc::kIo, "shared memory of {} bytes for the workers of this node: {}: {}",
@@ -29,6 +27,7 @@ Result<UniqueFd> make_shm_file(int local_size, Round round) {
   header->size_bytes = size;
   header->local_size = local_size;
   header->round = round;
+  header->link_key = link_key;
   ::munmap(page, kShmHeaderBytes);
   return fd;
 }

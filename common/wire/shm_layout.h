@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
-inline constexpr std::uint32_t kShmVersion = 3;
+inline constexpr std::uint32_t kShmVersion = 4;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
 // The region of one worker: its flags, its operation recorder, its staging and its arena. Far
 // larger than needed, because only touched pages cost memory.
@@ -25,6 +26,17 @@ inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 17 *
 // beginning of the region.
 inline constexpr std::size_t kFlightBytes = 48u << 10;
 
+// How the workers of a round guard their connections to other nodes
+// (worker/transport/link_guard.h).
+enum class LinkProtection : std::int32_t { kNone = 0, kProven = 1, kEncrypted = 2 };
+inline constexpr std::size_t kLinkKeyBytes = 32;
+// The key is the same on all nodes of the round, and no other round has it (PROTOCOL.md, "What
+// workers say to each other").
+struct LinkKey {
+  LinkProtection protection = LinkProtection::kNone;
+  std::array<unsigned char, kLinkKeyBytes> bytes{};
+};
+
 // First page. The agent fills the fixed fields before it starts a worker; what follows the header
 // belongs to worker/transport.
 struct ShmHeader {
@@ -34,6 +46,7 @@ struct ShmHeader {
   std::int32_t local_size = 0;
   std::int32_t reserved = 0;
   Round round = kNoRound;
+  LinkKey link_key{};
 
   // 0 while the round lives; 1 once it is aborted. A local worker or the agent that aborts the
   // round raises abort_claim from 0 to 1 by compare-and-swap. The one that succeeds writes the

@@ -5,6 +5,7 @@
 
 #include <asio/post.hpp>
 
+#include "common/base/random_hex.h"
 #include "common/log/log.h"
 
 namespace ddp::server {
@@ -230,6 +231,7 @@ void AgentFront::perform(rendezvous::SendTo& action) {
   if (agent == agents_.end()) return;
   if (auto* start = std::get_if<wire::RoundStart>(&action.message)) {
     if (start->master_port == 0) start->master_port = port_;
+    start->link_nonce = link_nonce_;
   }
   agent->second.connection->send(wire::encode(action.message));
 }
@@ -242,6 +244,7 @@ void AgentFront::perform(const rendezvous::CloseConnection& action) {
 void AgentFront::perform(const rendezvous::RoundBegins& action) {
   log::info("job {}: round {} begins", action.job_id, action.round);
   ++rounds_;
+  if (guards_links_) link_nonce_ = random_hex(32);
   running_jobs_.insert(action.job_id);
   if (hooks_.round_begins) hooks_.round_begins(action.job_id);
 }

@@ -70,6 +70,8 @@ class AgentFront {
   void keep_records(RecordKeeper keeper);
   // Takes the record of an earlier coordinator of the job. Call it before any agent joins.
   void restore(const rendezvous::JobRecord& record);
+  // The workers of each round get a key for their connections between nodes.
+  void guard_links() { guards_links_ = true; }
   void set_replica_hooks(ReplicaHooks hooks) { replica_hooks_ = std::move(hooks); }
   // Another ddp-run coordinates the job: forgets the job, lets go of its agents, and tells those
   // that come where the coordinator is. Until keep_records().
@@ -136,6 +138,8 @@ class AgentFront {
   std::unique_ptr<rendezvous::RendezvousCore> core_;
   RecordKeeper keeper_;
   bool stands_by_ = false;
+  bool guards_links_ = false;
+  std::string link_nonce_;                  // Of the round that begins.
   std::deque<rendezvous::Action> waiting_;  // Wait, in order, until a record is stored.
   bool storing_ = false;                    // The keeper has not called back yet.
   bool confirmed_ = false;                  // The keeper has confirmed the first waiting action.

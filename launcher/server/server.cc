@@ -67,6 +67,7 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
         "is ({})",
         gate_->blind()->message);
   }
+  if (!options_.token.empty() || options_.tls) agents_.guard_links();
   if (options.stands_by) stand_by();
   if (!options.closed_at_first) begin_listening();
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records all packets of jobs on two nodes, and looks for what nobody may read: recording.py BIN_DIR. Needs root, else skips (77).
 
-Three times the same job: without a secret, with a token, with a token and TLS. Everything that the job tells another machine is found
+What the workers say to the store, and what libddp's ranks say to each other. Three times the same job: without a secret, with a token, with a token and TLS. Everything that the job tells another machine is found
 in the recording of the first, so the search works. Of the last one nothing is found.
 """
 import os
@@ -194,6 +194,9 @@ def main():
             run_jobs(net, "pytorch", [str(script)], said, tls)
         else:
             print("no PyTorch here: without its store client")
+        tensors = {what: "".join(f"{what}-of-rank-{rank} {line:08} " for line in range(20000)).encode()
+                   for what, rank in (("a-broadcast", 0), ("a-tensor", 0), ("a-tensor", 1), ("a-message", 0), ("a-sub-group", 1))}
+        run_jobs(net, "tensors", ["--no-python", str(test_bin / "tensor_worker")], {"the job's name": b"the-jobs-id", **tensors}, tls)
     shutil.rmtree(base)
     return 0
 

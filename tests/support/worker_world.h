@@ -15,18 +15,25 @@
 #include <gtest/gtest.h>
 
 #include "common/base/check.h"
+#include "common/base/secret.h"
 #include "tests/support/data_streams.h"
 #include "tests/support/hash_store.h"
 #include "tests/support/inproc.h"
 #include "tests/support/on_ranks.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"
+#include "worker/transport/link_guard.h"
 
 // Process groups whose ranks are threads of the test, or processes that it forks. Nodes are given
 // by their sizes: {2, 1} means ranks 0 and 1 on one node and rank 2 on another.
 namespace ddp::test {
 
-enum class LinkKind { kSocketPair, kTcp, kUcx };
+enum class LinkKind { kSocketPair, kTcp, kUcx, kProven, kEncrypted };
+
+inline const char* name_of(LinkKind kind) {
+  static constexpr const char* kNames[] = {"pair", "tcp", "ucx", "proven", "encrypted"};
+  return kNames[static_cast<int>(kind)];
+}
 
 // The reason why tests cannot use such links here; empty if they can.
 inline std::string links_missing(LinkKind kind) {
@@ -43,9 +50,18 @@ inline ProcessGroupOptions options_of(std::chrono::milliseconds timeout) {
   return options;
 }
 
-inline runtime::Meeting local_meeting(
-    std::shared_ptr<Store> store = std::make_shared<HashStore>()) {
+// With a key of 32 bytes.
+inline std::shared_ptr<const transport::LinkGuard> guard_of(LinkKind kind, char key = 'k') {
+  const Secret secret(std::string(32, key));
+  if (kind == LinkKind::kProven) return transport::LinkGuard::proving(secret).value();
+  if (kind == LinkKind::kEncrypted) return transport::LinkGuard::encrypting(secret).value();
+  return nullptr;
+}
+
+inline runtime::Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<HashStore>(),
+                                      LinkKind kind = LinkKind::kTcp) {
   runtime::Meeting meeting;
+  meeting.guard = guard_of(kind);
   meeting.store = std::move(store);
   meeting.prefix = "test";
   meeting.addresses = {"127.0.0.1"};
@@ -81,7 +97,7 @@ inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
 inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
     const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair, Round round = 0) {
   if (kind == LinkKind::kSocketPair) return make_inproc_transports(nodes, round);
-  runtime::Meeting meeting = local_meeting();
+  runtime::Meeting meeting = local_meeting(std::make_shared<HashStore>(), kind);
   if (kind == LinkKind::kUcx) meeting.engine = EngineKind::kUcx;
   return connected_transports(nodes, meeting, round);
 }
@@ -94,8 +110,8 @@ inline std::vector<std::shared_ptr<ProcessGroup>> thread_groups(
   // Messages and subgroups use it to connect, whatever the links of the group are.
   const auto store = std::make_shared<HashStore>();
   for (auto& transport : connected_transports(nodes, kind)) {
-    groups.push_back(
-        runtime::Group::make(std::move(transport), 0, options_of(timeout), local_meeting(store)));
+    groups.push_back(runtime::Group::make(std::move(transport), 0, options_of(timeout),
+                                          local_meeting(store, kind)));
   }
   return groups;
 }

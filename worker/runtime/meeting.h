@@ -8,6 +8,7 @@
 #include "common/base/ids.h"
 #include "common/store/store.h"
 #include "worker/transport/data_engine.h"
+#include "worker/transport/link_guard.h"
 
 namespace ddp::runtime {
 
@@ -18,7 +19,10 @@ struct Meeting {
   std::string prefix;                    // Of the group's keys; unique to the job, round and group.
   std::vector<std::string> addresses;    // Where this rank can be reached.
   EngineKind engine = EngineKind::kTcp;  // What carries the data of the links.
-  std::string group = "world";           // Its name in reports, the same on all ranks.
+  // What guards the connections between nodes; null: nothing. A group of ddp-run's workers takes it
+  // from the memory of the round when it is made.
+  std::shared_ptr<const transport::LinkGuard> guard{};
+  std::string group = "world";  // Its name in reports, the same on all ranks.
   // The group's ranks as ranks of the world, for reports; empty: it is the world.
   std::vector<Rank> world_ranks;
 };

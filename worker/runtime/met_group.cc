@@ -371,6 +371,7 @@ std::shared_ptr<Group> make_met_group(Rank rank, int world_size, Meeting meeting
 
   std::vector<std::unique_ptr<transport::Link>> links;
   if (topology.nodes() > 1) {
+    meeting.guard = round_guard();
     NodeLinks node_links(meeting, world_size, kOnlyRound, deadline);
     if (auto failure = node_links.connect(topology, links)) throw CollectiveError(*failure);
   }

@@ -87,6 +87,12 @@ Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& place
 Outcome NodeLinks::connect(const transport::Topology& topology,
                            std::vector<std::unique_ptr<transport::Link>>& links) {
   board_.expect("addr");
+  if (meeting_.engine == EngineKind::kUcx && meeting_.guard && meeting_.guard->encrypts()) {
+    return Failure{
+        Errc::kInvalidArgument, topology.rank(),
+        "DDP_LINK asks for UCX, which does not encrypt, but this job has --tls-cert: set "
+        "DDP_LINK=tcp on all nodes, or run the job without TLS in a network of its own"};
+  }
   auto engine = transport::make_data_engine(meeting_.engine);
   if (!engine) return Failure{engine.error().code, topology.rank(), engine.error().message};
   if (auto failure = connect_by(**engine, topology, links)) return failure;
@@ -112,7 +118,7 @@ Outcome NodeLinks::establish(const transport::Topology& topology,
 Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::Topology& topology,
                               std::vector<std::unique_ptr<transport::Link>>& links) {
   links.resize(static_cast<std::size_t>(topology.nodes()));
-  auto listener = transport::TcpListener::open();
+  auto listener = transport::TcpListener::open(meeting_.guard);
   if (!listener) return Failure{listener.error().code, topology.rank(), listener.error().message};
   if (auto failure = board_.publish(fmt::format("/addr/{}", topology.rank()),
                                     (*listener)->endpoint(meeting_.addresses)))
@@ -130,8 +136,8 @@ Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::To
     std::string endpoint;
     if (auto failure = board_.read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
       return failure;
-    auto link =
-        transport::connect_link(endpoint, identity(topology.node(), node), deadline_, &engine);
+    auto link = transport::connect_link(endpoint, identity(topology.node(), node), deadline_,
+                                        &engine, meeting_.guard.get());
     if (!link) return board_.explain(link.error());
     links[static_cast<std::size_t>(node)] = std::move(*link);
   }

@@ -5,6 +5,7 @@
 
 #include "worker/runtime/worker_environment.h"
 #include "worker/transport/arena.h"
+#include "worker/transport/link_guard.h"
 #include "worker/transport/shared_mapping.h"
 
 namespace ddp::runtime {
@@ -22,6 +23,11 @@ NodeMemory open_agent_memory(const WorkerEnvironment& worker);
 
 // One word that names the agent's memory for the round; empty if the worker has none.
 std::string agent_memory_name(const WorkerEnvironment& worker);
+
+// What guards this process's connections to other nodes in its round, with the key that the agent
+// has put into that memory; null: it has put none, or there is no agent. Throws CollectiveError if
+// a library is missing.
+std::shared_ptr<const transport::LinkGuard> round_guard();
 
 // Releases the memory of the round that this process has left; it is unmapped when the last buffer
 // in it is released. Without this call it stays until the next round's group is made.

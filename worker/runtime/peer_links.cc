@@ -1,16 +1,17 @@
 #include "worker/runtime/peer_links.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <span>
 
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
 #include "worker/transport/endpoint.h"
+#include "worker/transport/link_guard.h"
 #include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp_sockets.h"
 
@@ -55,7 +56,7 @@ Outcome PeerLinks::step(std::vector<Connected>& connected) {
       if (auto failure = look_up(peer, attempt)) return failure;
     }
     if (peer > rank_ && try_connect(peer, attempt, due)) {
-      connected.push_back({peer, std::move(attempt.fd)});
+      connected.push_back({peer, std::move(attempt.connection)});
       each = wanted_.erase(each);
     } else {
       ++each;
@@ -103,7 +104,9 @@ Outcome PeerLinks::look_up(Rank peer, Attempt& attempt) {
 void PeerLinks::begin_connect(Attempt& attempt) {
   auto fd = ddp::transport::begin_connect(attempt.addresses[attempt.address], attempt.port);
   if (fd) {
-    attempt.fd = std::move(*fd);
+    attempt.connection = transport::connecting(meeting_.guard.get(), std::move(*fd));
+    attempt.is_connected = false;
+    attempt.greeted = 0;
     attempt.limit = Clock::now() + kAddressTime;
   } else {
     attempt.last = fd.error().message;
@@ -111,34 +114,49 @@ void PeerLinks::begin_connect(Attempt& attempt) {
   }
 }
 
+// Connects and greets as far as that does not block.
+Result<void> PeerLinks::go_on(Rank peer, Attempt& attempt) {
+  transport::Connection& connection = attempt.connection;
+  const std::string& address = attempt.addresses[attempt.address];
+  if (!attempt.is_connected) {
+    pollfd entry{connection.fd(), POLLOUT, 0};
+    if (::poll(&entry, 1, 0) <= 0) return {};
+    auto result = transport::finish_connect(connection.fd(), address, attempt.port);
+    if (!result) return result;
+    transport::set_connection_options(connection.fd());
+    attempt.is_connected = true;
+  }
+  Hello hello;
+  hello.token = attempt.token;
+  hello.round = round_;
+  hello.world_size = world_size_;
+  hello.connecting = rank_;
+  hello.listening = peer;
+  const auto bytes = std::as_bytes(std::span(&hello, 1));
+  while (attempt.greeted < bytes.size()) {
+    const ssize_t sent = connection.send(bytes.subspan(attempt.greeted));
+    if (sent < 0 && transport::would_block(errno)) return {};
+    if (sent < 0) {
+      return make_error(Errc::kPeerLost, "{} port {}: {}", address, attempt.port,
+                        connection.explain(errno));
+    }
+    attempt.greeted += static_cast<std::size_t>(sent);
+  }
+  return {};
+}
+
 // Returns true once the connection exists and the peer knows whose it is.
 bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
   if (attempt.addresses.empty()) return false;
-  if (!attempt.fd && due) begin_connect(attempt);
-  if (!attempt.fd) return false;
-  const std::string& address = attempt.addresses[attempt.address];
-  pollfd entry{attempt.fd.get(), POLLOUT, 0};
-  const bool ready = ::poll(&entry, 1, 0) > 0;
-  if (!ready && Clock::now() < attempt.limit) return false;
-  auto result = ready ? transport::finish_connect(attempt.fd.get(), address, attempt.port)
-                      : Result<void>(make_error(Errc::kTimeout, "{} port {}: no answer", address,
-                                                attempt.port));
-  if (result) {
-    Hello hello;
-    hello.token = attempt.token;
-    hello.round = round_;
-    hello.world_size = world_size_;
-    hello.connecting = rank_;
-    hello.listening = peer;
-    transport::set_connection_options(attempt.fd.get());
-    // A new socket has room for it.
-    const ssize_t sent = ::send(attempt.fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
-    if (sent == static_cast<ssize_t>(sizeof(hello))) return true;
-    result = make_error(Errc::kPeerLost, "{} port {}: {}", address, attempt.port,
-                        std::generic_category().message(errno));
-  }
-  attempt.last = result.error().message;
-  attempt.fd.reset();
+  if (!attempt.connection && due) begin_connect(attempt);
+  if (!attempt.connection) return false;
+  auto result = go_on(peer, attempt);
+  if (result && attempt.greeted == sizeof(Hello)) return true;
+  if (result && Clock::now() < attempt.limit) return false;
+  attempt.last = result ? fmt::format("{} port {}: no answer", attempt.addresses[attempt.address],
+                                      attempt.port)
+                        : result.error().message;
+  attempt.connection = {};
   attempt.address = (attempt.address + 1) % attempt.addresses.size();
   return false;
 }
@@ -146,7 +164,7 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
 void PeerLinks::accept(std::vector<Connected>& connected) {
   if (!listener_) return;
   for (UniqueFd& fd : transport::accept_some(listener_.get(), gate_))
-    visitors_.push_back({std::move(fd), {}, 0});
+    visitors_.push_back({transport::accepting(meeting_.guard.get(), std::move(fd)), {}, 0});
   for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
     const Greeting greeting = read_hello(*visitor);
     if (greeting == Greeting::kIncomplete) {
@@ -156,8 +174,8 @@ void PeerLinks::accept(std::vector<Connected>& connected) {
     const Rank peer = visitor->hello.connecting;
     // Accept unwanted ranks too: they may have seen the endpoint published for another rank.
     if (greeting == Greeting::kWelcome && accepted_.insert(peer).second) {
-      transport::set_connection_options(visitor->fd.get());
-      connected.push_back({peer, std::move(visitor->fd)});
+      transport::set_connection_options(visitor->connection.fd());
+      connected.push_back({peer, std::move(visitor->connection)});
       wanted_.erase(peer);
     }
     visitor = visitors_.erase(visitor);
@@ -165,10 +183,9 @@ void PeerLinks::accept(std::vector<Connected>& connected) {
 }
 
 PeerLinks::Greeting PeerLinks::read_hello(Visitor& visitor) const {
-  auto* bytes = reinterpret_cast<std::byte*>(&visitor.hello);
+  const auto bytes = std::as_writable_bytes(std::span(&visitor.hello, 1));
   if (visitor.received < sizeof(Hello)) {
-    const ssize_t got = ::recv(visitor.fd.get(), bytes + visitor.received,
-                               sizeof(Hello) - visitor.received, MSG_DONTWAIT);
+    const ssize_t got = visitor.connection.receive(bytes.subspan(visitor.received));
     if (got < 0 && transport::would_block(errno)) return Greeting::kIncomplete;
     if (got <= 0) return Greeting::kRefused;
     visitor.received += static_cast<std::size_t>(got);
@@ -180,16 +197,22 @@ PeerLinks::Greeting PeerLinks::read_hello(Visitor& visitor) const {
   expected.world_size = world_size_;
   expected.connecting = visitor.hello.connecting;
   expected.listening = rank_;
-  const bool same = std::memcmp(bytes, &expected, sizeof(Hello)) == 0;
+  const bool same = std::memcmp(bytes.data(), &expected, sizeof(Hello)) == 0;
   const bool lower = expected.connecting >= 0 && expected.connecting < rank_;
   return same && lower ? Greeting::kWelcome : Greeting::kRefused;
 }
 
 void PeerLinks::add_poll_entries(std::vector<pollfd>& entries) const {
   if (listener_) entries.push_back({listener_.get(), POLLIN, 0});
-  for (const Visitor& visitor : visitors_) entries.push_back({visitor.fd.get(), POLLIN, 0});
+  for (const Visitor& visitor : visitors_) {
+    const transport::Connection& connection = visitor.connection;
+    entries.push_back({connection.fd(), connection.waits_for(POLLIN), 0});
+  }
   for (const auto& [peer, attempt] : wanted_) {
-    if (attempt.fd) entries.push_back({attempt.fd.get(), POLLOUT, 0});
+    const transport::Connection& connection = attempt.connection;
+    if (!connection) continue;
+    const short event = attempt.is_connected ? connection.waits_for(POLLOUT) : short{POLLOUT};
+    entries.push_back({connection.fd(), event, 0});
   }
 }
 

@@ -12,9 +12,11 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/process/user_gate.h"
 #include "worker/runtime/meeting.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/topology.h"
 
@@ -36,7 +38,7 @@ class PeerLinks {
 
   struct Connected {
     Rank peer;
-    UniqueFd fd;
+    transport::Connection connection;
   };
   // Makes all progress that is possible; adds new connections, which may include a lower rank that
   // was not wanted. Fails if there is no store or if it is lost.
@@ -63,13 +65,15 @@ class PeerLinks {
     std::vector<std::string> addresses;  // Empty: its endpoint is not known yet.
     int port = 0;
     std::uint64_t token = 0;
-    std::size_t address = 0;  // Index of the one being tried.
-    UniqueFd fd;              // Open during an attempt.
-    TimePoint limit{};        // For this address.
-    std::string last;         // The last error.
+    std::size_t address = 0;           // Index of the one being tried.
+    transport::Connection connection;  // Open during an attempt.
+    bool is_connected = false;         // Then it greets.
+    std::size_t greeted = 0;           // How many bytes of its Hello are sent.
+    TimePoint limit{};                 // For this address.
+    std::string last;                  // The last error.
   };
   struct Visitor {
-    UniqueFd fd;
+    transport::Connection connection;
     Hello hello;
     std::size_t received = 0;
   };
@@ -79,6 +83,7 @@ class PeerLinks {
   Outcome look_up(Rank peer, Attempt& attempt);
   bool try_connect(Rank peer, Attempt& attempt, bool due);
   void begin_connect(Attempt& attempt);
+  Result<void> go_on(Rank peer, Attempt& attempt);
   void accept(std::vector<Connected>& connected);
   Greeting read_hello(Visitor& visitor) const;
 

@@ -2,11 +2,9 @@
 
 #include <errno.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -122,24 +120,20 @@ void PeerRings::take(std::uint32_t ticket) {
   wake_peer();
 }
 
-PeerSocket::PeerSocket(UniqueFd fd)
-    : fd_(std::move(fd)), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {
-  transport::make_non_blocking(fd_.get());
+PeerSocket::PeerSocket(transport::Connection connection)
+    : connection_(std::move(connection)),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {
+  transport::make_non_blocking(connection_.fd());
 }
 
 std::size_t PeerSocket::write(Bytes first, Bytes second) {
   wants_write_ = false;
   std::size_t moved = 0;
   while (ended_.empty() && first.size() + second.size() > 0) {
-    iovec parts[2] = {{const_cast<std::byte*>(first.data()), first.size()},
-                      {const_cast<std::byte*>(second.data()), second.size()}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = connection_.send(first, second);
     if (sent < 0) {
       wants_write_ = transport::would_block(errno);
-      if (!wants_write_) ended_ = std::generic_category().message(errno);
+      if (!wants_write_) ended_ = connection_.explain(errno);
       break;
     }
     const auto count = static_cast<std::size_t>(sent);
@@ -161,14 +155,11 @@ std::size_t PeerSocket::take_buffered(std::byte* to, std::size_t bytes) {
 std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
   std::size_t moved = take_buffered(to, bytes);
   while (moved < bytes && ended_.empty()) {
-    iovec parts[2] = {{to + moved, bytes - moved}, {buffer_.get(), kBufferBytes}};
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
-    const ssize_t received = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    const ssize_t received =
+        connection_.receive({to + moved, bytes - moved}, {buffer_.get(), kBufferBytes});
     if (received < 0 && transport::would_block(errno)) break;
     if (received <= 0) {
-      ended_ = received == 0 ? "it closed the connection" : std::generic_category().message(errno);
+      ended_ = received == 0 ? "it closed the connection" : connection_.explain(errno);
       break;
     }
     const auto count = static_cast<std::size_t>(received);
@@ -180,6 +171,6 @@ std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
   return moved;
 }
 
-void PeerSocket::end_writing() { (void)::shutdown(fd_.get(), SHUT_WR); }
+void PeerSocket::end_writing() { connection_.shut_down(SHUT_WR); }
 
 }  // namespace ddp::runtime

@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "common/base/unique_fd.h"
 #include "worker/transport/arena.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/pair_ring.h"
 #include "worker/transport/segment.h"
 
@@ -78,12 +78,12 @@ class PeerRings final : public PeerStream {
 // To a rank of another node: one connection.
 class PeerSocket final : public PeerStream {
  public:
-  explicit PeerSocket(UniqueFd fd);
+  explicit PeerSocket(transport::Connection connection);
 
   std::size_t write(Bytes first, Bytes second) override;
   std::size_t read(std::byte* to, std::size_t bytes) override;
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return connection_.fd(); }
   // Whether the last write could not move everything; poll() says when to try again.
   bool wants_write() const { return wants_write_; }
   // Tells the peer that nothing more will come.
@@ -93,7 +93,7 @@ class PeerSocket final : public PeerStream {
   static constexpr std::size_t kBufferBytes = 32u << 10;
   std::size_t take_buffered(std::byte* to, std::size_t bytes);
 
-  UniqueFd fd_;
+  transport::Connection connection_;
   bool wants_write_ = false;
   std::unique_ptr<std::byte[]> buffer_;  // Received, but not read yet.
   std::size_t begin_ = 0;

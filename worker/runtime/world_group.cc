@@ -16,8 +16,9 @@ namespace {
 }
 
 std::unique_ptr<transport::Transport> open_transport(const WorkerEnvironment& worker,
-                                                     const Meeting& meeting, TimePoint deadline) {
+                                                     Meeting& meeting, TimePoint deadline) {
   NodeMemory memory = open_agent_memory(worker);
+  meeting.guard = round_guard();
   Placement placement{{worker.local_size}, {}};
   std::vector<std::unique_ptr<transport::Link>> links;
   if (!meeting.store) {

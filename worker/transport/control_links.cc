@@ -2,11 +2,12 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,11 +50,11 @@ Failure read_abort(const std::string& payload) {
 }  // namespace
 
 struct ControlLinks::Peer {
-  UniqueFd socket;
+  Connection connection;
   Rank rank;
   int node;
   std::string place;     // " (pid 4711 on node7)", once it has introduced itself.
-  std::string unsent;    // Under sending_: what the socket did not take.
+  std::string unsent;    // Under using_: what the socket did not take.
   std::string received;  // The begin of a frame.
   bool heard = false;    // Something has arrived.
   bool left = false;     // It said good-bye.
@@ -66,9 +67,9 @@ struct ControlLinks::Peer {
 
 ControlLinks::ControlLinks(std::vector<ControlPeer> peers) {
   for (ControlPeer& each : peers) {
-    make_non_blocking(each.socket.get());
+    make_non_blocking(each.connection.fd());
     auto peer = std::make_unique<Peer>();
-    peer->socket = std::move(each.socket);
+    peer->connection = std::move(each.connection);
     peer->rank = each.rank;
     peer->node = each.node;
     peers_.push_back(std::move(peer));
@@ -82,15 +83,14 @@ void ControlLinks::send(std::uint32_t kind, const std::string& payload, bool las
   append(frame, kind);
   append(frame, static_cast<std::uint32_t>(payload.size()));
   frame += payload;
-  const std::lock_guard lock(sending_);
+  const std::lock_guard lock(using_);
   if (finished_) return;
   finished_ = last;
   for (const auto& peer : peers_) {
     // If the socket takes no more beats, the peer does not run.
     if (!peer->unsent.empty() && !last) continue;
     peer->unsent += frame;
-    const ssize_t sent = ::send(peer->socket.get(), peer->unsent.data(), peer->unsent.size(),
-                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = peer->connection.send(std::as_bytes(std::span(peer->unsent)));
     if (sent > 0) peer->unsent.erase(0, static_cast<std::size_t>(sent));
   }
 }
@@ -121,7 +121,7 @@ void ControlLinks::beat(Duration interval) {
 int ControlLinks::poll_entries(pollfd* entries) const {
   int count = 0;
   for (const auto& peer : peers_) {
-    if (!peer->ended && !peer->left) entries[count++] = pollfd{peer->socket.get(), POLLIN, 0};
+    if (!peer->ended && !peer->left) entries[count++] = pollfd{peer->connection.fd(), POLLIN, 0};
   }
   return count;
 }
@@ -161,13 +161,13 @@ Outcome ControlLinks::listen(Duration passed, Duration limit) {
 // Reads what has arrived and acts on its frames. Returns the cause if a frame reports an abort.
 Outcome ControlLinks::take(Peer& peer) {
   char buffer[4096];
-  for (;;) {
-    const ssize_t got = ::recv(peer.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  for (std::unique_lock lock(using_);;) {
+    const ssize_t got = peer.connection.receive(std::as_writable_bytes(std::span(buffer)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && would_block(errno)) break;
     if (got <= 0) {
       peer.ended = true;
-      peer.how = got == 0 ? "it closed the connection" : std::generic_category().message(errno);
+      peer.how = got == 0 ? "it closed the connection" : peer.connection.explain(errno);
       break;
     }
     peer.received.append(buffer, static_cast<std::size_t>(got));

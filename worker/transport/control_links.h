@@ -8,16 +8,16 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "common/base/unique_fd.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/failure.h"
 
 struct pollfd;
 
 namespace ddp::transport {
 
-// One end of a control connection: a stream socket of any family.
+// One end of a control connection.
 struct ControlPeer {
-  UniqueFd socket;
+  Connection connection;
   Rank rank = -1;
   int node = -1;
 };
@@ -75,11 +75,11 @@ class ControlLinks {
   struct Peer;
 
   void send(std::uint32_t kind, const std::string& payload, bool last);
-  static Outcome take(Peer& peer);
+  Outcome take(Peer& peer);
 
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::mutex sending_;
-  bool finished_ = false;  // Under sending_: the last frame is sent.
+  std::mutex using_;       // Of the connections: a guarded one serves one thread at a time.
+  bool finished_ = false;  // Under using_: the last frame is sent.
 };
 
 }  // namespace ddp::transport

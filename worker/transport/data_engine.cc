@@ -14,7 +14,7 @@ namespace {
 class SocketEngine : public DataEngine {
  public:
   EngineKind kind() const override { return EngineKind::kTcp; }
-  std::unique_ptr<DataStream> open_stream(UniqueFd connection) override {
+  std::unique_ptr<DataStream> open_stream(Connection connection) override {
     return std::make_unique<SocketStream>(std::move(connection));
   }
 };

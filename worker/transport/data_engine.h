@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "common/base/result.h"
-#include "common/base/unique_fd.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/data_stream.h"
 #include "worker/transport/engine_kind.h"
 
@@ -17,7 +17,7 @@ class DataEngine {
   virtual EngineKind kind() const = 0;
   // A stream to the rank at the other end of a fresh connection. The peer has to call establish()
   // on its stream as well.
-  virtual std::unique_ptr<DataStream> open_stream(UniqueFd connection) = 0;
+  virtual std::unique_ptr<DataStream> open_stream(Connection connection) = 0;
 };
 
 // kNotFound: the message says how to install what is missing.

@@ -9,7 +9,7 @@
 
 namespace ddp::transport {
 
-Link::Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node)
+Link::Link(std::unique_ptr<DataStream> data, Connection control, Rank peer, int peer_node)
     : data_(std::move(data)), control_(std::move(control)), peer_(peer), peer_node_(peer_node) {}
 
 // A peer that ends its streams on purpose says why, but its message may arrive a little later.

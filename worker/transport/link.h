@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/ids.h"
-#include "common/base/unique_fd.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/data_stream.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/segment.h"
@@ -22,7 +22,7 @@ namespace ddp::transport {
 // One thread at a time.
 class Link {
  public:
-  Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node);
+  Link(std::unique_ptr<DataStream> data, Connection control, Rank peer, int peer_node);
 
   Rank peer() const { return peer_; }
   int peer_node() const { return peer_node_; }
@@ -40,7 +40,7 @@ class Link {
   const Failure& failure() const { return *failure_; }
 
   // Hands over the control connection; once.
-  UniqueFd take_control() { return std::move(control_); }
+  Connection take_control() { return std::move(control_); }
   // Names the segment in which an abort's cause appears; that cause explains the end of the stream.
   // It must outlive the link.
   void explain_by(const Segment& segment) { segment_ = &segment; }
@@ -64,7 +64,7 @@ class Link {
   void explain_end();
 
   std::unique_ptr<DataStream> data_;
-  UniqueFd control_;
+  Connection control_;
   Rank peer_;
   int peer_node_;
   const Segment* segment_ = nullptr;

@@ -4,32 +4,31 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <system_error>
 #include <utility>
 
 #include "worker/transport/non_blocking.h"
 
 namespace ddp::transport {
 
-SocketStream::SocketStream(UniqueFd socket) : socket_(std::move(socket)) {
-  make_non_blocking(socket_.get());
+SocketStream::SocketStream(Connection connection) : connection_(std::move(connection)) {
+  make_non_blocking(connection_.fd());
 }
 
 ssize_t SocketStream::send_some(const std::byte* data, std::size_t bytes) {
   if (!how().empty()) return -1;
-  const ssize_t sent = ::send(socket_.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = connection_.send({data, bytes});
   if (sent >= 0) return sent;
-  if (!would_block(errno)) return fail(std::generic_category().message(errno));
+  if (!would_block(errno)) return fail(connection_.explain(errno));
   wants_write_ = true;
   return 0;
 }
 
 ssize_t SocketStream::receive_some(std::byte* data, std::size_t bytes) {
   if (!how().empty()) return -1;
-  const ssize_t received = ::recv(socket_.get(), data, bytes, MSG_DONTWAIT);
+  const ssize_t received = connection_.receive({data, bytes});
   if (received > 0) return received;
   if (received == 0) return fail("it closed the connection");
-  if (!would_block(errno)) return fail(std::generic_category().message(errno));
+  if (!would_block(errno)) return fail(connection_.explain(errno));
   wants_read_ = true;
   return 0;
 }
@@ -37,10 +36,10 @@ ssize_t SocketStream::receive_some(std::byte* data, std::size_t bytes) {
 int SocketStream::poll_entries(pollfd* entries) {
   if (!wants_data()) return 0;
   const int events = (wants_read_ ? POLLIN : 0) | (wants_write_ ? POLLOUT : 0);
-  entries[0] = pollfd{socket_.get(), static_cast<short>(events), 0};
+  entries[0] = pollfd{connection_.fd(), static_cast<short>(events), 0};
   return 1;
 }
 
-void SocketStream::close() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
+void SocketStream::close() { connection_.shut_down(SHUT_RDWR); }
 
 }  // namespace ddp::transport

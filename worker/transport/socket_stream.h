@@ -2,16 +2,17 @@
 
 #include <cstddef>
 
-#include "common/base/unique_fd.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/data_stream.h"
 
 namespace ddp::transport {
 
-// Data over a connected stream socket of any family, which it owns and makes non-blocking. The
-// kernel copies what it takes, so memory given to send_some() may change when the call returns.
+// Data over a connection itself, which it makes non-blocking. What it takes is copied, so memory
+// given to send_some() may change when the call returns, except what it did not take of a guarded
+// one.
 class SocketStream : public DataStream {
  public:
-  explicit SocketStream(UniqueFd socket);
+  explicit SocketStream(Connection connection);
 
   ssize_t send_some(const std::byte* data, std::size_t bytes) override;
   ssize_t receive_some(std::byte* data, std::size_t bytes) override;
@@ -19,7 +20,7 @@ class SocketStream : public DataStream {
   void close() override;
 
  private:
-  UniqueFd socket_;
+  Connection connection_;
 };
 
 }  // namespace ddp::transport

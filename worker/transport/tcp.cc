@@ -11,8 +11,10 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "worker/transport/endpoint.h"
+#include "worker/transport/non_blocking.h"
 #include "worker/transport/socket_stream.h"
 #include "worker/transport/tcp_sockets.h"
 #include "worker/transport/wait_interrupt.h"
@@ -47,7 +49,7 @@ EngineKind kind_of(const DataEngine* engine) {
   return engine != nullptr ? engine->kind() : EngineKind::kTcp;
 }
 
-std::unique_ptr<DataStream> open_stream(DataEngine* engine, UniqueFd connection) {
+std::unique_ptr<DataStream> open_stream(DataEngine* engine, Connection connection) {
   if (engine != nullptr) return engine->open_stream(std::move(connection));
   return std::make_unique<SocketStream>(std::move(connection));
 }
@@ -67,7 +69,7 @@ Preamble make_preamble(const LinkIdentity& identity, std::uint64_t token, Purpos
 
 // A connection whose preamble is not complete yet.
 struct Visitor {
-  UniqueFd fd;
+  Connection connection;
   std::array<std::byte, sizeof(Preamble)> bytes{};
   std::size_t received = 0;
 };
@@ -75,9 +77,9 @@ struct Visitor {
 enum class Visit { kIncomplete, kGone, kComplete };
 
 Visit read_preamble(Visitor& visitor) {
-  const ssize_t got = ::recv(visitor.fd.get(), visitor.bytes.data() + visitor.received,
-                             visitor.bytes.size() - visitor.received, MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Visit::kIncomplete;
+  const ssize_t got =
+      visitor.connection.receive(std::span(visitor.bytes).subspan(visitor.received));
+  if (got < 0 && would_block(errno)) return Visit::kIncomplete;
   if (got <= 0) return Visit::kGone;
   visitor.received += static_cast<std::size_t>(got);
   return visitor.received == visitor.bytes.size() ? Visit::kComplete : Visit::kIncomplete;
@@ -86,7 +88,7 @@ Visit read_preamble(Visitor& visitor) {
 // A connection that a listener waits for. Each link has two in a row: kData and kControl.
 struct Expected {
   Preamble preamble;
-  UniqueFd fd;
+  Connection connection;
 };
 
 Error other_engine(const LinkIdentity& identity, EngineKind listening, EngineKind connecting) {
@@ -99,13 +101,13 @@ Error other_engine(const LinkIdentity& identity, EngineKind listening, EngineKin
 
 bool complete(const std::vector<Expected>& expected) {
   return std::all_of(expected.begin(), expected.end(),
-                     [](const Expected& each) { return static_cast<bool>(each.fd); });
+                     [](const Expected& each) { return static_cast<bool>(each.connection); });
 }
 
 Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Expected>& expected) {
   std::string missing;
   for (std::size_t i = 0; i < identities.size(); ++i) {
-    if (expected[2 * i].fd && expected[2 * i + 1].fd) continue;
+    if (expected[2 * i].connection && expected[2 * i + 1].connection) continue;
     missing += fmt::format("{}rank {} on node {}", missing.empty() ? "" : ", ",
                            identities[i].connecting, identities[i].connecting_node);
   }
@@ -118,18 +120,21 @@ std::optional<EngineKind> admit(Visitor& visitor, Expected& expected, TimePoint 
   Preamble preamble;
   std::memcpy(&preamble, visitor.bytes.data(), sizeof(preamble));
   const EngineKind theirs = std::exchange(preamble.engine, expected.preamble.engine);
-  if (expected.fd || std::memcmp(&preamble, &expected.preamble, sizeof(preamble)) != 0) return {};
+  if (expected.connection || std::memcmp(&preamble, &expected.preamble, sizeof(preamble)) != 0)
+    return {};
   if (theirs != preamble.engine) {
     const std::byte answer = kOtherEngine | static_cast<std::byte>(preamble.engine);
-    (void)send_all(visitor.fd.get(), &answer, 1, deadline);
+    (void)send_all(visitor.connection, {&answer, 1}, deadline);
     return theirs;
   }
-  if (send_all(visitor.fd.get(), &kAccepted, 1, deadline)) expected.fd = std::move(visitor.fd);
+  if (send_all(visitor.connection, {&kAccepted, 1}, deadline))
+    expected.connection = std::move(visitor.connection);
   return {};
 }
 
-Result<UniqueFd> open_connection(const Endpoint& endpoint, const LinkIdentity& identity,
-                                 const Preamble& preamble, TimePoint deadline) {
+Result<Connection> open_connection(const Endpoint& endpoint, const LinkIdentity& identity,
+                                   const Preamble& preamble, const LinkGuard* guard,
+                                   TimePoint deadline) {
   Error last = make_error(Errc::kInvalidArgument, "it published no address");
   for (const std::string& address : endpoint.addresses) {
     // An address that swallows packets must not use up the time of the others.
@@ -140,11 +145,12 @@ Result<UniqueFd> open_connection(const Endpoint& endpoint, const LinkIdentity& i
       last = fd.error();
       continue;
     }
-    const auto* bytes = reinterpret_cast<const std::byte*>(&preamble);
+    set_connection_options(fd->get());
+    Connection connection = connecting(guard, std::move(*fd));
     std::byte answer{};
-    auto exchanged = send_all(fd->get(), bytes, sizeof(preamble), deadline);
-    if (exchanged) exchanged = receive_all(fd->get(), &answer, 1, deadline);
-    if (exchanged && answer == kAccepted) return fd;
+    auto exchanged = send_all(connection, std::as_bytes(std::span(&preamble, 1)), deadline);
+    if (exchanged) exchanged = receive_all(connection, {&answer, 1}, deadline);
+    if (exchanged && answer == kAccepted) return connection;
     if (exchanged && (answer & std::byte{0xF0}) == kOtherEngine) {
       return other_engine(identity, static_cast<EngineKind>(answer & std::byte{0x0F}),
                           preamble.engine);
@@ -159,12 +165,13 @@ Result<UniqueFd> open_connection(const Endpoint& endpoint, const LinkIdentity& i
 
 }  // namespace
 
-Result<std::unique_ptr<TcpListener>> TcpListener::open() {
+Result<std::unique_ptr<TcpListener>> TcpListener::open(std::shared_ptr<const LinkGuard> guard) {
   auto socket = listen_anywhere();
   if (!socket) return socket.error();
   auto port = local_port(socket->get());
   if (!port) return port.error();
-  return std::unique_ptr<TcpListener>(new TcpListener(std::move(*socket), *port, random_token()));
+  return std::unique_ptr<TcpListener>(
+      new TcpListener(std::move(*socket), *port, random_token(), std::move(guard)));
 }
 
 std::string TcpListener::endpoint(const std::vector<std::string>& addresses) const {
@@ -182,14 +189,18 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
   std::vector<Visitor> visitors;
   while (!complete(expected)) {
     std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
-    for (const Visitor& visitor : visitors) entries.push_back({visitor.fd.get(), POLLIN, 0});
+    for (const Visitor& visitor : visitors) {
+      const Connection& connection = visitor.connection;
+      entries.push_back({connection.fd(), connection.waits_for(POLLIN), 0});
+    }
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return not_come(identities, expected);
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
     const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 1000;
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
     if ((entries[0].revents & POLLIN) != 0) {
-      for (UniqueFd& fd : accept_some(fd_.get(), gate_)) visitors.push_back({std::move(fd)});
+      for (UniqueFd& fd : accept_some(fd_.get(), gate_))
+        visitors.push_back({accepting(guard_.get(), std::move(fd))});
     }
     for (auto visitor = visitors.begin(); visitor != visitors.end();) {
       const Visit visit = read_preamble(*visitor);
@@ -200,16 +211,16 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
       for (std::size_t i = 0; visit == Visit::kComplete && i < expected.size(); ++i) {
         if (const auto theirs = admit(*visitor, expected[i], deadline))
           return other_engine(identities[i / 2], kind_of(engine), *theirs);
-        if (expected[i].fd && !visitor->fd) break;
+        if (expected[i].connection && !visitor->connection) break;
       }
       visitor = visitors.erase(visitor);
     }
   }
   std::vector<std::unique_ptr<Link>> links;
   for (std::size_t i = 0; i < identities.size(); ++i) {
-    UniqueFd& data = expected[2 * i].fd;
-    UniqueFd& control = expected[2 * i + 1].fd;
-    for (const UniqueFd* fd : {&data, &control}) set_connection_options(fd->get());
+    Connection& data = expected[2 * i].connection;
+    Connection& control = expected[2 * i + 1].connection;
+    for (const Connection* each : {&data, &control}) set_connection_options(each->fd());
     links.push_back(std::make_unique<Link>(open_stream(engine, std::move(data)), std::move(control),
                                            identities[i].connecting,
                                            identities[i].connecting_node));
@@ -219,22 +230,21 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
 
 Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
                                            const LinkIdentity& identity, TimePoint deadline,
-                                           DataEngine* engine) {
+                                           DataEngine* engine, const LinkGuard* guard) {
   auto endpoint = parse_endpoint(endpoint_text);
   if (!endpoint) return endpoint.error();
-  std::array<UniqueFd, 2> found;
+  std::array<Connection, 2> found;
   for (const Purpose purpose : {kData, kControl}) {
     const Preamble preamble = make_preamble(identity, endpoint->token, purpose, kind_of(engine));
-    auto fd = open_connection(*endpoint, identity, preamble, deadline);
-    if (!fd) {
-      const std::error_code code = fd.error().code;
-      if (code == Errc::kMismatch) return fd.error();
+    auto connection = open_connection(*endpoint, identity, preamble, guard, deadline);
+    if (!connection) {
+      const std::error_code code = connection.error().code;
+      if (code == Errc::kMismatch) return connection.error();
       return make_error(code, "rank {} cannot connect to rank {} on node {}: {}",
                         identity.connecting, identity.listening, identity.listening_node,
-                        fd.error().message);
+                        connection.error().message);
     }
-    set_connection_options(fd->get());
-    found[purpose] = std::move(*fd);
+    found[purpose] = std::move(*connection);
   }
   return std::make_unique<Link>(open_stream(engine, std::move(found[kData])),
                                 std::move(found[kControl]), identity.listening,

@@ -13,6 +13,7 @@
 #include "common/process/user_gate.h"
 #include "worker/transport/data_engine.h"
 #include "worker/transport/link.h"
+#include "worker/transport/link_guard.h"
 
 namespace ddp::transport {
 
@@ -30,8 +31,10 @@ struct LinkIdentity {
 // The end of a link that waits for the other one. Blocking, with deadlines; one thread.
 class TcpListener {
  public:
-  // Listens on a port that the system picks, on all addresses.
-  static Result<std::unique_ptr<TcpListener>> open();
+  // Listens on a port that the system picks, on all addresses. `guard`: of all its connections, may
+  // be null.
+  static Result<std::unique_ptr<TcpListener>> open(
+      std::shared_ptr<const LinkGuard> guard = nullptr);
 
   // Where to reach it, for connect_link(): all the addresses, the port and a random token.
   std::string endpoint(const std::vector<std::string>& addresses) const;
@@ -44,21 +47,23 @@ class TcpListener {
                                                     DataEngine* engine = nullptr);
 
  private:
-  TcpListener(UniqueFd fd, int port, std::uint64_t token)
-      : fd_(std::move(fd)), port_(port), token_(token) {}
+  TcpListener(UniqueFd fd, int port, std::uint64_t token, std::shared_ptr<const LinkGuard> guard)
+      : fd_(std::move(fd)), port_(port), token_(token), guard_(std::move(guard)) {}
 
   UniqueFd fd_;
   int port_;
   std::uint64_t token_;
+  std::shared_ptr<const LinkGuard> guard_;
   std::optional<UserGate> gate_;
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
-// what happened last. engine: what carries the data; if null, the connection itself. The caller
-// must call Link::establish() once it has all its links.
+// what happened last. engine: what carries the data; if null, the connection itself. guard: as
+// the listener's. The caller must call Link::establish() once it has all its links.
 Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
                                            const LinkIdentity& identity, TimePoint deadline,
-                                           DataEngine* engine = nullptr);
+                                           DataEngine* engine = nullptr,
+                                           const LinkGuard* guard = nullptr);
 
 // Numeric addresses at which other machines may reach this one, best first: the address that
 // packets to `host` leave from, and if that is a loopback address, those of the other interfaces

@@ -16,6 +16,7 @@
 
 #include <net/if.h>
 
+#include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp.h"
 #include "worker/transport/wait_interrupt.h"
 
@@ -217,32 +218,33 @@ Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint 
   return fd;
 }
 
-Result<void> send_all(int fd, const std::byte* data, std::size_t bytes, TimePoint deadline) {
-  while (bytes > 0) {
-    const ssize_t sent = ::send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+Result<void> send_all(Connection& connection, std::span<const std::byte> bytes,
+                      TimePoint deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = connection.send(bytes);
     if (sent > 0) {
-      data += sent;
-      bytes -= static_cast<std::size_t>(sent);
-    } else if (errno == EAGAIN || errno == EINTR) {
-      if (auto ready = wait_for(fd, POLLOUT, deadline); !ready) return ready;
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    } else if (would_block(errno)) {
+      if (auto ready = wait_for(connection.fd(), connection.waits_for(POLLOUT), deadline); !ready)
+        return ready;
     } else {
-      return make_error(Errc::kPeerLost, "{}", error_text(errno));
+      return make_error(Errc::kPeerLost, "{}", connection.explain(errno));
     }
   }
   return {};
 }
 
-Result<void> receive_all(int fd, std::byte* data, std::size_t bytes, TimePoint deadline) {
-  while (bytes > 0) {
-    const ssize_t received = ::recv(fd, data, bytes, MSG_DONTWAIT);
+Result<void> receive_all(Connection& connection, std::span<std::byte> bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    const ssize_t received = connection.receive(bytes);
     if (received > 0) {
-      data += received;
-      bytes -= static_cast<std::size_t>(received);
-    } else if (received < 0 && (errno == EAGAIN || errno == EINTR)) {
-      if (auto ready = wait_for(fd, POLLIN, deadline); !ready) return ready;
+      bytes = bytes.subspan(static_cast<std::size_t>(received));
+    } else if (received < 0 && would_block(errno)) {
+      if (auto ready = wait_for(connection.fd(), connection.waits_for(POLLIN), deadline); !ready)
+        return ready;
     } else {
       return make_error(Errc::kPeerLost, "{}",
-                        received == 0 ? "it closed the connection" : error_text(errno));
+                        received == 0 ? "it closed the connection" : connection.explain(errno));
     }
   }
   return {};

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/process/user_gate.h"
+#include "worker/transport/connection.h"
 
 // Blocking steps with a deadline, for setting up links. The sockets themselves are non-blocking.
 namespace ddp::transport {
@@ -26,8 +28,8 @@ Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint 
 // says whether the connection succeeded.
 Result<UniqueFd> begin_connect(const std::string& address, int port);
 Result<void> finish_connect(int fd, const std::string& address, int port);
-Result<void> send_all(int fd, const std::byte* data, std::size_t bytes, TimePoint deadline);
-Result<void> receive_all(int fd, std::byte* data, std::size_t bytes, TimePoint deadline);
+Result<void> send_all(Connection& connection, std::span<const std::byte> bytes, TimePoint deadline);
+Result<void> receive_all(Connection& connection, std::span<std::byte> bytes, TimePoint deadline);
 // Sends small messages without delay, notices a vanished host within half a minute, and between
 // nodes of one host keeps no more in flight than fits in the caches.
 void set_connection_options(int fd);

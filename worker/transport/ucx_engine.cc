@@ -12,7 +12,7 @@ class UcxEngine : public DataEngine {
  public:
   explicit UcxEngine(std::shared_ptr<UcxWorker> worker) : worker_(std::move(worker)) {}
   EngineKind kind() const override { return EngineKind::kUcx; }
-  std::unique_ptr<DataStream> open_stream(UniqueFd connection) override {
+  std::unique_ptr<DataStream> open_stream(Connection connection) override {
     return std::make_unique<UcxStream>(worker_, std::move(connection));
   }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,15 +44,15 @@ int always_readable() {
 
 }  // namespace
 
-UcxStream::UcxStream(std::shared_ptr<UcxWorker> worker, UniqueFd connection)
+UcxStream::UcxStream(std::shared_ptr<UcxWorker> worker, Connection connection)
     : worker_(std::move(worker)),
       connection_(std::move(connection)),
       watched_(::epoll_create1(EPOLL_CLOEXEC)),
       link_(worker_->add(*this)),
       outbox_(*worker_),
       inbox_(*worker_) {
-  make_non_blocking(connection_.get());
-  for (const int fd : {connection_.get(), worker_->event_fd()}) {
+  make_non_blocking(connection_.fd());
+  for (const int fd : {connection_.fd(), worker_->event_fd()}) {
     epoll_event event{};
     event.events = EPOLLIN;
     DDP_CHECK(::epoll_ctl(watched_.get(), EPOLL_CTL_ADD, fd, &event) == 0, "errno={}", errno);
@@ -67,22 +68,19 @@ Result<void> UcxStream::greet() {
   std::string bytes(reinterpret_cast<const char*>(&greeting), sizeof(greeting));
   bytes += address;
   // The connection is new, so there is room for it.
-  return send_all(connection_.get(), reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(),
-                  Clock::now() + kGreetingTime);
+  return send_all(connection_, std::as_bytes(std::span(bytes)), Clock::now() + kGreetingTime);
 }
 
 Result<void> UcxStream::read_greeting(std::string& address, std::uint32_t& link,
                                       TimePoint deadline) {
   Greeting greeting;
-  auto got = receive_all(connection_.get(), reinterpret_cast<std::byte*>(&greeting),
-                         sizeof(greeting), deadline);
+  auto got = receive_all(connection_, std::as_writable_bytes(std::span(&greeting, 1)), deadline);
   if (!got) return got.error();
   if (greeting.magic != kGreetingMagic || greeting.address_bytes > kMostAddressBytes)
     return make_error(Errc::kProtocol, "it did not send a UCX greeting");
   address.resize(greeting.address_bytes);
   link = greeting.link;
-  return receive_all(connection_.get(), reinterpret_cast<std::byte*>(address.data()),
-                     address.size(), deadline);
+  return receive_all(connection_, std::as_writable_bytes(std::span(address)), deadline);
 }
 
 Result<void> UcxStream::open_endpoint(const std::string& address, std::uint32_t link) {
@@ -178,12 +176,12 @@ bool UcxStream::broken() {
 void UcxStream::look_at_connection() {
   look_ = false;
   std::byte byte{};
-  const ssize_t got = ::recv(connection_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t got = ::recv(connection_.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   if (gone_ || got > 0 || (got < 0 && would_block(errno))) return;
   gone_ = true;
   gone_since_ = Clock::now();
   // An ended connection would keep the set readable.
-  (void)::epoll_ctl(watched_.get(), EPOLL_CTL_DEL, connection_.get(), nullptr);
+  (void)::epoll_ctl(watched_.get(), EPOLL_CTL_DEL, connection_.fd(), nullptr);
 }
 
 int UcxStream::watch(pollfd* entries, bool something_to_do) {
@@ -212,7 +210,7 @@ int UcxStream::idle_poll_entries(pollfd* entries) {
 void UcxStream::close() {
   if (endpoint_ != nullptr) end_endpoint();
   fail("it is closed");
-  (void)::shutdown(connection_.get(), SHUT_RDWR);
+  (void)::shutdown(connection_.fd(), SHUT_RDWR);
 }
 
 UcxStream::~UcxStream() {

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
+#include "worker/transport/connection.h"
 #include "worker/transport/data_stream.h"
 #include "worker/transport/ucx_inbox.h"
 #include "worker/transport/ucx_outbox.h"
@@ -25,7 +26,7 @@ namespace ddp::transport {
 // arrived before it can still be received.
 class UcxStream : public DataStream, private UcxReceiver {
  public:
-  UcxStream(std::shared_ptr<UcxWorker> worker, UniqueFd connection);
+  UcxStream(std::shared_ptr<UcxWorker> worker, Connection connection);
   ~UcxStream() override;
 
   Result<void> establish(TimePoint deadline) override;
@@ -50,7 +51,7 @@ class UcxStream : public DataStream, private UcxReceiver {
   bool finished(ucs_status_ptr_t request) const;
 
   std::shared_ptr<UcxWorker> worker_;
-  UniqueFd connection_;
+  Connection connection_;
   UniqueFd watched_;  // An epoll set: the worker's events and the connection, until that ends.
   std::uint32_t link_;
   ucp_ep_h endpoint_ = nullptr;

@@ -37,7 +37,10 @@ void expect_each_member() {
   if constexpr (std::is_same_v<T, wire::Heartbeat> || std::is_same_v<T, wire::Progress>)
     message.loss = message.samples_per_second = static_cast<double>(message.total_steps = 1);
   if constexpr (std::is_same_v<T, wire::Progress>) message.computed_ms = 1;
-  if constexpr (std::is_same_v<T, wire::Heartbeat>) message.computed.emplace_back();
+  if constexpr (std::is_same_v<T, wire::Heartbeat>) {
+    message.computed.emplace_back();
+    message.sent_ms = 1;
+  }
   const nlohmann::json json = nlohmann::json::parse(wire::encode(Variant(message)));
   EXPECT_EQ(json.size(), test::member_count<T>() + 1) << json;
 }

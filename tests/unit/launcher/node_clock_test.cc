@@ -29,7 +29,8 @@ TEST(NodeClock, OldMessagesAreForgottenBecauseClocksDrift) {
   NodeClock clock;
   for (std::int64_t i = 0; i < 1'000; ++i) {
     const TimePoint heard = at(10'000 + 1'000 * i);
-    const Duration error = std::chrono::duration_cast<Duration>(heard - clock.sent_at(5'000 + 999 * i, heard));
+    const Duration error =
+        std::chrono::duration_cast<Duration>(heard - clock.sent_at(5'000 + 999 * i, heard));
     ASSERT_LE(error.count(), 15) << "message " << i;
   }
 }

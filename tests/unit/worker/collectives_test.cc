@@ -96,9 +96,7 @@ struct World {
 };
 
 std::string name_of_world(const World& world) {
-  std::string name = world.kind == LinkKind::kSocketPair ? "pair"
-                     : world.kind == LinkKind::kTcp      ? "tcp"
-                                                         : "ucx";
+  std::string name = test::name_of(world.kind);
   for (const int size : world.nodes) name += "_" + std::to_string(size);
   return name;
 }
@@ -281,8 +279,10 @@ INSTANTIATE_TEST_SUITE_P(
                       World{{1, 1, 1}}, World{{2, 1}}, World{{1, 2}}, World{{3, 2, 1}},
                       World{{1, 1}, LinkKind::kTcp}, World{{2, 2}, LinkKind::kTcp},
                       World{{1, 1, 1, 1}, LinkKind::kTcp}, World{{1, 3}, LinkKind::kTcp},
-                      World{{1, 1}, LinkKind::kUcx}, World{{2, 2}, LinkKind::kUcx},
-                      World{{1, 1, 1, 1}, LinkKind::kUcx}, World{{1, 3}, LinkKind::kUcx}),
+                      World{{2, 2}, LinkKind::kProven}, World{{1, 1}, LinkKind::kEncrypted},
+                      World{{1, 3}, LinkKind::kEncrypted}, World{{1, 1}, LinkKind::kUcx},
+                      World{{2, 2}, LinkKind::kUcx}, World{{1, 1, 1, 1}, LinkKind::kUcx},
+                      World{{1, 3}, LinkKind::kUcx}),
     [](const auto& world) { return name_of_world(world.param); });
 
 }  // namespace

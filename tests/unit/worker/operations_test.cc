@@ -33,9 +33,7 @@ struct World {
 };
 
 std::string name_of_world(const World& world) {
-  std::string name = world.kind == LinkKind::kSocketPair ? "pair"
-                     : world.kind == LinkKind::kTcp      ? "tcp"
-                                                         : "ucx";
+  std::string name = test::name_of(world.kind);
   for (const int size : world.nodes) name += "_" + std::to_string(size);
   return name;
 }
@@ -235,15 +233,14 @@ TEST_P(Operations, EveryTypeAndReductionIsTheReferenceAlongTheTree) {
       GetParam().kind);
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Operations,
-                         ::testing::Values(World{{1}}, World{{2}}, World{{3}}, World{{4}},
-                                           World{{9}}, World{{16}}, World{{1, 1}}, World{{2, 2}},
-                                           World{{1, 1, 1}}, World{{2, 1}}, World{{1, 2}},
-                                           World{{3, 2, 1}}, World{{1, 1, 1, 1, 1, 1, 1, 1, 1}},
-                                           World{{2, 2}, LinkKind::kTcp},
-                                           World{{1, 3}, LinkKind::kTcp},
-                                           World{{2, 2}, LinkKind::kUcx}),
-                         [](const auto& world) { return name_of_world(world.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, Operations,
+    ::testing::Values(World{{1}}, World{{2}}, World{{3}}, World{{4}}, World{{9}}, World{{16}},
+                      World{{1, 1}}, World{{2, 2}}, World{{1, 1, 1}}, World{{2, 1}}, World{{1, 2}},
+                      World{{3, 2, 1}}, World{{1, 1, 1, 1, 1, 1, 1, 1, 1}},
+                      World{{2, 2}, LinkKind::kTcp}, World{{1, 3}, LinkKind::kTcp},
+                      World{{2, 2}, LinkKind::kEncrypted}, World{{2, 2}, LinkKind::kUcx}),
+    [](const auto& world) { return name_of_world(world.param); });
 
 }  // namespace
 }  // namespace ddp

@@ -145,15 +145,16 @@ TEST(Failures, StrangersAreTurnedAway) {
   for (const std::size_t bytes : {std::size_t{3}, std::size_t{48}, std::size_t{500}}) {
     auto fd = transport::connect_socket("127.0.0.1", endpoint.port, Clock::now() + kPatience);
     ASSERT_TRUE(fd);
+    transport::Connection stranger(std::move(*fd));
     // The hello of rank 0, but for the token.
     std::vector<std::byte> hello(bytes);
     const std::uint32_t words[12] = {0x4D504444, 1, 0, 0, 0, 0, 2, 0, 1, 0, 0, 0};
     std::memcpy(hello.data(), words, std::min(bytes, sizeof(words)));
-    ASSERT_TRUE(transport::send_all(fd->get(), hello.data(), bytes, Clock::now() + kPatience));
+    ASSERT_TRUE(transport::send_all(stranger, hello, Clock::now() + kPatience));
     std::byte answer{};
     if (bytes >= sizeof(words)) {
       EXPECT_FALSE(
-          transport::receive_all(fd->get(), &answer, 1, Clock::now() + std::chrono::seconds(5)));
+          transport::receive_all(stranger, {&answer, 1}, Clock::now() + std::chrono::seconds(5)));
     }
   }
   zero->send(floats(sent), 1, 0, {}, 0)->wait();

@@ -167,12 +167,12 @@ TEST(Tcp, JoinsTheRightRankAndTurnsOthersAway) {
   const std::size_t port_at = endpoint.find(';') + 1;
   const int port = std::stoi(endpoint.substr(port_at));
   auto silent = std::move(transport::connect_socket("127.0.0.1", port, in(seconds(5)))).value();
-  auto chatty = std::move(transport::connect_socket("127.0.0.1", port, in(seconds(5)))).value();
+  transport::Connection chatty(
+      std::move(transport::connect_socket("127.0.0.1", port, in(seconds(5)))).value());
   const std::string request = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n";
-  EXPECT_TRUE(transport::send_all(chatty.get(), reinterpret_cast<const std::byte*>(request.data()),
-                                  request.size(), in(seconds(5))));
+  EXPECT_TRUE(transport::send_all(chatty, std::as_bytes(std::span(request)), in(seconds(5))));
   std::byte byte{};
-  EXPECT_FALSE(transport::receive_all(chatty.get(), &byte, 1, in(seconds(5))));
+  EXPECT_FALSE(transport::receive_all(chatty, {&byte, 1}, in(seconds(5))));
   EXPECT_FALSE(transport::connect_link(endpoint, identity_of(2), in(seconds(5))));
   EXPECT_FALSE(transport::connect_link(endpoint + "1", identity_of(3), in(seconds(5))));
 
