@@ -90,8 +90,8 @@ def comma(values):
     return ",".join(str(value) for value in values)
 
 
-def ours(ranks, sizes, seconds, ops=("all_reduce",), dtype="f32", memories=("registered", "private"), nodes=1):
-    """A contender: bench-collectives on so many nodes of this machine; {(op, dtype, memory, bytes): line}."""
+def ours(ranks, sizes, seconds, ops=("all_reduce",), dtype="f32", memories=("registered", "private"), nodes=1, flags=(), env=None):
+    """A contender: bench-collectives on so many nodes of this machine; {(op, dtype, memory, bytes): line}. flags, env: ddp-run's."""
     worker = [COLLECTIVES, "--op", comma(ops), "--dtype", dtype, "--memory", comma(memories), "--seconds", str(seconds),
               "--bytes", comma(sizes)]
 
@@ -102,7 +102,7 @@ def ours(ranks, sizes, seconds, ops=("all_reduce",), dtype="f32", memories=("reg
         else:
             endpoint = f"127.0.0.1:{jobs.free_port()}"
             commands = [([harness.DDP_RUN, "--nnodes", str(nodes), "--node-rank", str(node), "--rdzv-id", "bench",
-                          "--rdzv-endpoint", endpoint, *share], {}) for node in range(nodes)]
+                          "--rdzv-endpoint", endpoint, *flags, *share], env or {}) for node in range(nodes)]
         lines = run_all(commands)
         return {(line["op"], line["dtype"], line["memory"], line["bytes"]): line for line in lines}
     return run

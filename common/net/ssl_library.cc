@@ -22,6 +22,7 @@ bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
   symbols.need(ssl.context_use_ca, "SSL_CTX_load_verify_file");
   symbols.need(ssl.context_set_verify, "SSL_CTX_set_verify");
   symbols.need(ssl.context_set_options, "SSL_CTX_set_options");
+  symbols.need(ssl.context_set_read_buffer, "SSL_CTX_set_default_read_buffer_len");
   symbols.need(ssl.context_set_ciphersuites, "SSL_CTX_set_ciphersuites");
   symbols.need(ssl.session_new, "SSL_new");
   symbols.need(ssl.session_free, "SSL_free");

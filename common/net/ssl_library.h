@@ -22,6 +22,7 @@ struct SslLibrary {
   decltype(&::SSL_CTX_load_verify_file) context_use_ca = nullptr;
   decltype(&::SSL_CTX_set_verify) context_set_verify = nullptr;
   decltype(&::SSL_CTX_set_options) context_set_options = nullptr;
+  decltype(&::SSL_CTX_set_default_read_buffer_len) context_set_read_buffer = nullptr;
   decltype(&::SSL_CTX_set_ciphersuites) context_set_ciphersuites = nullptr;
   decltype(&::SSL_new) session_new = nullptr;
   decltype(&::SSL_free) session_free = nullptr;

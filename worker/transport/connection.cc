@@ -39,7 +39,8 @@ ssize_t Connection::receive(std::span<std::byte> first, std::span<std::byte> sec
   if (guard_) {
     const ssize_t got = guard_->receive(fd(), first);
     if (got < static_cast<ssize_t>(first.size())) return got;
-    const ssize_t more = guard_->receive(fd(), second);  // If it fails, the next call says so again.
+    const ssize_t more =
+        guard_->receive(fd(), second);  // If it fails, the next call says so again.
     return more > 0 ? got + more : got;
   }
   iovec parts[2] = {{first.data(), first.size()}, {second.data(), second.size()}};

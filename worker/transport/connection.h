@@ -25,7 +25,8 @@ class ConnectionGuard {
   virtual ssize_t receive(int fd, std::span<std::byte> bytes) = 0;
   // What the handshake waits for, as an event of poll(); 0: it is over.
   virtual short handshake_waits_for() const = 0;
-  // Why the other end is not accepted, or does not accept this one; empty: errno says what is wrong.
+  // Why the other end is not accepted, or does not accept this one; empty: errno says what is
+  // wrong.
   const std::string& why() const { return why_; }
 
  protected:
@@ -61,8 +62,8 @@ class Connection {
   ssize_t send(std::span<const std::byte> first, std::span<const std::byte> second);
   ssize_t receive(std::span<std::byte> first, std::span<std::byte> second);
 
-  // The event of poll() to wait for if a call in the direction of `wanted` (POLLIN or POLLOUT) would
-  // block: another one while the handshake is under way.
+  // The event of poll() to wait for if a call in the direction of `wanted` (POLLIN or POLLOUT)
+  // would block: another one while the handshake is under way.
   short waits_for(short wanted) const;
   // Says what errno meant after a call that returned -1, as the end of a sentence.
   std::string explain(int error) const;

@@ -132,8 +132,8 @@ class ProvingGuard : public LinkGuard {
                                auth::ClientHandshake(key_, kPurpose, auth::random_nonce()))};
   }
   Connection accepting(UniqueFd fd) const override {
-    return {std::move(fd), std::make_unique<AcceptingProof>(
-                               auth::ServerHandshake(key_, auth::random_nonce()))};
+    return {std::move(fd),
+            std::make_unique<AcceptingProof>(auth::ServerHandshake(key_, auth::random_nonce()))};
   }
 
  private:

@@ -1,9 +1,7 @@
 // LinkGuard::encrypting(): TLS 1.3 on the socket itself, so that the kernel can take it over.
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <time.h>
 
 #include <algorithm>
 #include <climits>
@@ -13,6 +11,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "common/net/ssl_library.h"
 #include "worker/transport/link_guard.h"
@@ -20,6 +20,8 @@
 
 namespace ddp::transport {
 namespace {
+
+constexpr std::size_t kReadBytes = 64u << 10;
 
 // The pre-shared keys of OpenSSL's older functions work with this one only.
 constexpr const char* kCipherSuite = "TLS_AES_128_GCM_SHA256";
@@ -151,14 +153,16 @@ class EncryptingGuard : public LinkGuard, public std::enable_shared_from_this<En
   Connection connecting(UniqueFd fd) const override {
     SSL* const session = open(connects_, fd.get());
     ssl_.session_set_psk_client(
-        session, [](SSL* one, const char*, char* identity, unsigned longest_identity,
-                    unsigned char* psk, unsigned longest) -> unsigned {
+        session,
+        [](SSL* one, const char*, char* identity, unsigned longest_identity, unsigned char* psk,
+           unsigned longest) -> unsigned {
           if (std::strlen(kIdentity) >= longest_identity) return 0;
           std::strcpy(identity, kIdentity);  // NOLINT(clang-analyzer-security.insecureAPI.strcpy)
           return copy_key(one, psk, longest);
         });
     ssl_.session_connects(session);
-    return {std::move(fd), std::make_unique<TlsConnection>(ssl_, session, shared_from_this(), POLLOUT)};
+    return {std::move(fd),
+            std::make_unique<TlsConnection>(ssl_, session, shared_from_this(), POLLOUT)};
   }
   Connection accepting(UniqueFd fd) const override {
     SSL* const session = open(accepts_, fd.get());
@@ -167,7 +171,8 @@ class EncryptingGuard : public LinkGuard, public std::enable_shared_from_this<En
           return std::strcmp(identity, kIdentity) == 0 ? copy_key(one, psk, longest) : 0u;
         });
     ssl_.session_accepts(session);
-    return {std::move(fd), std::make_unique<TlsConnection>(ssl_, session, shared_from_this(), POLLIN)};
+    return {std::move(fd),
+            std::make_unique<TlsConnection>(ssl_, session, shared_from_this(), POLLIN)};
   }
 
  private:
@@ -181,8 +186,9 @@ class EncryptingGuard : public LinkGuard, public std::enable_shared_from_this<En
     ssl_.context_control(context, SSL_CTRL_MODE,
                          SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
                          nullptr);
-    // One system call for a record, not one for its header and one for the rest.
+    // One system call for several records, not two for each.
     ssl_.context_control(context, SSL_CTRL_SET_READ_AHEAD, 1, nullptr);
+    ssl_.context_set_read_buffer(context, kReadBytes);
     ssl_.context_set_options(context, SSL_OP_ENABLE_KTLS | SSL_OP_IGNORE_UNEXPECTED_EOF);
     ssl_.context_set_tickets(context, 0);
     DDP_CHECK(ssl_.context_set_ciphersuites(context, kCipherSuite) == 1, "OpenSSL has no {}",

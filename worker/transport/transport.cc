@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kSleepLimit{
     20};  // Bounds how late an abort by the agent is seen.
-constexpr std::chrono::microseconds kPollLimit{
-    500};  // A flag cannot wake a rank that polls its links.
+// A flag of another rank of the node cannot wake a rank that polls its links.
+constexpr std::chrono::microseconds kPollLimit{500};
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,
       links_(std::move(links)),
       spin_(spin) {
   links_.resize(static_cast<std::size_t>(topology_.nodes()));
-  entries_.resize(2 * links_.size());
+  entries_.resize(2 * links_.size() + 1);
   DDP_CHECK(segment_->local_size() == topology_.local_size(), "segment for {}, node of {}",
             segment_->local_size(), topology_.local_size());
   for (int node = 0; node < topology_.nodes(); ++node) {
@@ -90,7 +90,12 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
     wants_data = wants_data || link->wants_data();
   }
   if (wants_data) {
-    const auto limit = std::min<std::chrono::nanoseconds>(left, kPollLimit);
+    // A rank that is alone on its node waits for nothing but its links and an abort. If it looked
+    // every half millisecond, a hundred such ranks would keep a machine busy.
+    const int abort_event = watch_ ? watch_->abort_event() : -1;
+    const bool alone = topology_.local_size() == 1 && abort_event >= 0;
+    if (alone) entries_[static_cast<std::size_t>(count++)] = pollfd{abort_event, POLLIN, 0};
+    const auto limit = std::min<std::chrono::nanoseconds>(left, alone ? kSleepLimit : kPollLimit);
     const timespec timeout{0, static_cast<long>(limit.count())};
     ::ppoll(entries_.data(), static_cast<nfds_t>(count), &timeout, nullptr);
   } else {

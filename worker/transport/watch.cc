@@ -78,6 +78,12 @@ bool wait_for_any(std::span<futex_waitv> words, TimePoint until) {
   return woken >= 0 || (errno != ENOSYS && errno != EPERM && errno != EINVAL);
 }
 
+// Nothing if there is no event.
+void signal(const UniqueFd& event) {
+  const std::uint64_t one = 1;
+  (void)!::write(event.get(), &one, sizeof(one));
+}
+
 // " (pid 4711 on node7, in all_reduce #17)", as far as the rank's flight recorder tells.
 std::string traces_of(const Segment& segment, int local) {
   const auto flight = wire::read_flight(segment.flight(local));
@@ -107,14 +113,18 @@ Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
     neighbours_.push_back({(topology_.local_rank() + step) % size});
   }
   awaited_.reserve(neighbours_.size());
+  if (!links_.empty()) {
+    for (UniqueFd* event : {&net_stop_, &abort_event_}) {
+      event->reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      DDP_CHECK(static_cast<bool>(*event), "eventfd: errno {}", errno);
+    }
+  }
   thread_ = std::thread([this] { run(); });
   if (!links_.empty()) {
     // Peers only miss a rank that they have heard from, so send a beat before anything can happen
     // to this rank.
     links_.introduce(host_name());
     links_.beat(beat_for(options_.stall_timeout, kLongestNetBeat));
-    net_stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    DDP_CHECK(static_cast<bool>(net_stop_), "eventfd: errno {}", errno);
     net_thread_ = std::thread([this] { run_net(); });
   }
   while (ready_.load() == 0) futex_wait(ready_, 0, kForever);
@@ -124,8 +134,7 @@ Watch::~Watch() {
   stop_.store(1);
   futex_wake_all(stop_);
   if (net_thread_.joinable()) {
-    const std::uint64_t one = 1;
-    (void)!::write(net_stop_.get(), &one, sizeof(one));
+    signal(net_stop_);
     net_thread_.join();
   }
   thread_.join();
@@ -165,6 +174,7 @@ void Watch::run() {
     }
     if (segment_->aborted()) {
       // There is nothing left to watch, but this rank must not seem to be gone.
+      signal(abort_event_);
       tell_nodes();
       futex_wait(stop_, 0, kForever);
       continue;

@@ -46,6 +46,10 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  // Readable soon after the abort word of this node is raised, for ranks that sleep in poll(); -1
+  // in a world of one node.
+  int abort_event() const { return abort_event_.get(); }
+
   // Tells the other nodes why the round has ended, if the abort word is raised. The message has
   // been sent when it returns, so the process may end. Any thread, any number of times.
   void tell_nodes();
@@ -71,6 +75,7 @@ class Watch {
   bool polling_;
   ControlLinks links_;
   UniqueFd net_stop_;  // Readable when the second thread is to end.
+  UniqueFd abort_event_;
 
   std::vector<Neighbour> neighbours_;  // The next local ranks first; used by ddp-watch only.
   // The lifelines that ddp-watch sleeps on: word and value.

@@ -101,8 +101,8 @@ TEST_P(LinkGuard, TwoPiecesAreMovedInOrder) {
 TEST_P(LinkGuard, AnotherKeyIsRefusedOnBothEnds) {
   Pair pair = make_pair('k', 'x');
   EXPECT_THAT(send(pair.connecting, pair.accepting, "secret"),
-              AnyOf(HasSubstr("it does not know the key of this round"), HasSubstr("no TLS with it"),
-                    HasSubstr("it closed the connection before")));
+              AnyOf(HasSubstr("it does not know the key of this round"),
+                    HasSubstr("no TLS with it"), HasSubstr("it closed the connection before")));
 }
 
 TEST_P(LinkGuard, StrangersGetNothing) {
@@ -139,7 +139,8 @@ TEST_P(LinkGuard, TheEndOfAConnectionIsSeenAndSendsNoSignal) {
   EXPECT_EQ(received.error().message, "it closed the connection");
   ::signal(SIGPIPE, SIG_DFL);
   const std::string text(1 << 20, 't');
-  EXPECT_FALSE(transport::send_all(pair.connecting, std::as_bytes(std::span(text)), in(seconds(30))));
+  EXPECT_FALSE(
+      transport::send_all(pair.connecting, std::as_bytes(std::span(text)), in(seconds(30))));
   sigset_t pending;
   ::sigpending(&pending);
   EXPECT_EQ(::sigismember(&pending, SIGPIPE), 0);
@@ -158,7 +159,8 @@ TEST_P(LinkGuard, WhoOnlyKnowsTheEndpointDoesNotGetIn) {
   EXPECT_FALSE(transport::connect_link(endpoint, identity(), in(seconds(5)), nullptr,
                                        test::guard_of(GetParam(), 'x').get()));
   const auto guard = test::guard_of(GetParam());
-  auto connected = transport::connect_link(endpoint, identity(), in(seconds(30)), nullptr, guard.get());
+  auto connected =
+      transport::connect_link(endpoint, identity(), in(seconds(30)), nullptr, guard.get());
   accepting.join();
   ASSERT_TRUE(connected) << connected.error().message;
   ASSERT_TRUE(accepted) << accepted.error().message;
@@ -193,8 +195,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LinkGuard,
                          [](const auto& kind) { return std::string(test::name_of(kind.param)); });
 
 TEST(LinkGuardEngine, UcxDoesNotEncrypt) {
-  runtime::Meeting meeting = test::local_meeting(std::make_shared<test::HashStore>(),
-                                                 LinkKind::kEncrypted);
+  runtime::Meeting meeting =
+      test::local_meeting(std::make_shared<test::HashStore>(), LinkKind::kEncrypted);
   meeting.engine = EngineKind::kUcx;
   std::vector<std::unique_ptr<transport::Link>> links;
   runtime::NodeLinks node_links(meeting, 2, 0, in(seconds(30)));
