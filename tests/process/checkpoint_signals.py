@@ -8,6 +8,7 @@ usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER ENGINE_WORKER
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,10 @@ def newer_than(checkpoints, step):
     return lambda: [other for other in steps_of(checkpoints) if other > step]
 
 
+class TooLate(Exception):
+    """The training was over before it could be disturbed: other programs kept the disk or the processors busy."""
+
+
 class Comparison:
     def __init__(self, program, launcher, folder):
         self.program, self.launcher, self.folder = program, launcher, folder
@@ -112,6 +117,15 @@ class Comparison:
         check(done.returncode == 0, f"the training ended with {done.returncode}:\n{done.stdout[-3000:]}")
         return jobs.summary(summary), done.stdout
 
+    def await_checkpoint(self, node, step, what):
+        found = newer_than(self.program.saved_in(self.checkpoints), step)
+        steps = jobs.wait_until(lambda: found() or node.process.poll() is not None, LIMIT_S, what)
+        if steps is True:
+            if node.process.returncode == 0:
+                raise TooLate(f"the training was over before {what} was there")
+            check(False, f"status {node.process.returncode} before {what}:\n{node.tail()}")
+        return steps[-1]
+
     def disturb(self):
         saved = self.program.saved_in(self.checkpoints)
         node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / "first.log")
@@ -122,12 +136,14 @@ class Comparison:
             if self.launcher:
                 jobs.wait_until(shows_a_step, LIMIT_S, "a step in ddp-run status")
             node.process.send_signal(signal.SIGUSR1)
-            first = jobs.wait_until(newer_than(saved, 0), LIMIT_S, "the checkpoint that the command was asked for")[-1]
+            first = self.await_checkpoint(node, 0, "the checkpoint that the command was asked for")
             told = node.workers()[1] if self.launcher else node.process.pid
             os.kill(told, signal.SIGUSR1)
-            second = jobs.wait_until(newer_than(saved, first), LIMIT_S, "the checkpoint that a worker was asked for")[-1]
+            second = self.await_checkpoint(node, first, "the checkpoint that a worker was asked for")
             node.process.send_signal(signal.SIGTERM)
             status = node.wait(LIMIT_S)
+            if status == 0:
+                raise TooLate("the training was over before SIGTERM came")
             log = node.log_path.read_text(errors="replace")
             # The Trainer ends its program by the signal; ddp-run and ddp-train make a status of it.
             wanted = -signal.SIGTERM if self.program.ends_by_signal and not self.launcher else 128 + signal.SIGTERM
@@ -143,7 +159,15 @@ class Comparison:
 
     def run(self):
         undisturbed, _ = self.train(self.folder / "undisturbed.json")
-        saved = self.disturb()
+        for tries_left in reversed(range(5)):
+            try:
+                saved = self.disturb()
+                break
+            except TooLate as late:
+                check(tries_left > 0, f"{late}, five times")
+                print(f"again: {late}", flush=True)
+                shutil.rmtree(self.checkpoints)
+                self.checkpoints.mkdir()
         resumed, log = self.train(self.folder / "resumed.json", self.checkpoints)
         begin = re.search(self.program.resumed, log)
         check(begin and int(begin[1]) == saved[-1], f"resumed from {begin and begin[0]}, saved {saved}")
