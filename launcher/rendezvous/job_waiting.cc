@@ -149,7 +149,7 @@ void Job::start_round() {
     start.reason += fmt::format("; restart {} of {}", budget_.restarts(), rules_.max_restarts);
   }
   persist();
-  out_->push_back(RoundBegins{id_, round_.number});
+  out_->emplace_back(RoundBegins{id_, round_.number});
   for (const Member& member : round_.members) {
     send(nodes_.at(member.info.node_id).connection, start);
     ++start.group_rank;
