@@ -49,11 +49,23 @@ print(f"lost {lost}", flush=True)
 """
 
 
+# With Debian's PyTorch 2.x, MASTER_ADDR is a store that rank 0 makes, which is not the job's.
+JOB_STORE = """
+import os
+
+
+def job_store():
+    kind = "DDP_STORE" if "DDP_STORE_ADDR" in os.environ else "MASTER"
+    return os.environ[kind + "_ADDR"], int(os.environ[kind + "_PORT"])
+
+
+"""
+
 # Writes and reads as PyTorch's client does, without PyTorch.
-RAW = """
-import os, socket, struct
+RAW = JOB_STORE + """
+import socket, struct
 rank = int(os.environ["RANK"])
-store = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), 60)
+store = socket.create_connection(job_store(), 60)
 
 
 def text(body):
@@ -87,11 +99,12 @@ def has_pytorch():
     return probe.stdout.strip() == "True"
 
 
-PYTORCH = """
-import datetime, os
+PYTORCH = JOB_STORE + """
+import datetime
 import torch.distributed as dist
 rank = int(os.environ["RANK"])
-store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), 2, False, datetime.timedelta(seconds=60))
+store = dist.TCPStore(*job_store(), 2, False, datetime.timedelta(seconds=60),
+                      **({"use_libuv": False} if "DDP_STORE_ADDR" in os.environ else {}))
 value = "".join(f"value-of-a-script {line:08} " for line in range(40000))
 store.set(f"key-of-a-script-{rank}", value)
 assert store.get(f"key-of-a-script-{1 - rank}").decode() == value
