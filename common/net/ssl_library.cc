@@ -28,7 +28,6 @@ bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
   symbols.need(ssl.session_free, "SSL_free");
   symbols.need(ssl.session_set_bio, "SSL_set_bio");
   symbols.need(ssl.session_set_fd, "SSL_set_fd");
-  symbols.need(ssl.session_output, "SSL_get_wbio");
   symbols.need(ssl.session_set_data, "SSL_set_ex_data");
   symbols.need(ssl.session_get_data, "SSL_get_ex_data");
   symbols.need(ssl.session_set_psk_client, "SSL_set_psk_client_callback");
@@ -49,7 +48,6 @@ bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
   symbols.need(ssl.describe_verify, "X509_verify_cert_error_string");
   symbols.need(ssl.memory_method, "BIO_s_mem");
   symbols.need(ssl.bio_new, "BIO_new");
-  symbols.need(ssl.bio_control, "BIO_ctrl");
   symbols.need(ssl.bio_read, "BIO_read");
   symbols.need(ssl.bio_write, "BIO_write");
   symbols.need(ssl.clear_errors, "ERR_clear_error");

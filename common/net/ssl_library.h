@@ -28,7 +28,6 @@ struct SslLibrary {
   decltype(&::SSL_free) session_free = nullptr;
   decltype(&::SSL_set_bio) session_set_bio = nullptr;
   decltype(&::SSL_set_fd) session_set_fd = nullptr;
-  decltype(&::SSL_get_wbio) session_output = nullptr;
   decltype(&::SSL_set_ex_data) session_set_data = nullptr;
   decltype(&::SSL_get_ex_data) session_get_data = nullptr;
   decltype(&::SSL_set_psk_client_callback) session_set_psk_client = nullptr;
@@ -49,7 +48,6 @@ struct SslLibrary {
   decltype(&::X509_verify_cert_error_string) describe_verify = nullptr;
   decltype(&::BIO_s_mem) memory_method = nullptr;
   decltype(&::BIO_new) bio_new = nullptr;
-  decltype(&::BIO_ctrl) bio_control = nullptr;
   decltype(&::BIO_read) bio_read = nullptr;
   decltype(&::BIO_write) bio_write = nullptr;
   decltype(&::ERR_clear_error) clear_errors = nullptr;

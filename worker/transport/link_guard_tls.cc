@@ -70,32 +70,17 @@ class TlsConnection : public ConnectionGuard {
   ~TlsConnection() override { ssl_.session_free(session_); }
 
   ssize_t send(int, std::span<const std::byte> bytes) override {
-    const NoSigpipe no_sigpipe;
-    ssize_t moved = 0;
-    while (static_cast<std::size_t>(moved) < bytes.size()) {
-      ssl_.clear_errors();
-      const std::size_t left = std::min<std::size_t>(bytes.size() - moved, INT_MAX);
-      const int count = ssl_.write(session_, bytes.data() + moved, static_cast<int>(left));
-      if (count <= 0) return moved > 0 ? moved : failed(count, POLLOUT);
-      moved += count;
-      if (++records_ % kRecordsPerKey == 0) {
+    return move(bytes, POLLOUT, [this](const std::byte* from, int size) {
+      const int count = ssl_.write(session_, from, size);
+      if (count > 0 && ++records_ % kRecordsPerKey == 0)
         ssl_.key_update(session_, SSL_KEY_UPDATE_NOT_REQUESTED);
-      }
-    }
-    return moved;
+      return count;
+    });
   }
 
   ssize_t receive(int, std::span<std::byte> bytes) override {
-    const NoSigpipe no_sigpipe;
-    ssize_t moved = 0;
-    while (static_cast<std::size_t>(moved) < bytes.size()) {
-      ssl_.clear_errors();
-      const std::size_t left = std::min<std::size_t>(bytes.size() - moved, INT_MAX);
-      const int count = ssl_.read(session_, bytes.data() + moved, static_cast<int>(left));
-      if (count <= 0) return moved > 0 ? moved : failed(count, POLLIN);
-      moved += count;
-    }
-    return moved;
+    return move(bytes, POLLIN,
+                [this](std::byte* to, int size) { return ssl_.read(session_, to, size); });
   }
 
   short handshake_waits_for() const override {
@@ -103,6 +88,21 @@ class TlsConnection : public ConnectionGuard {
   }
 
  private:
+  // OpenSSL moves a record at a time.
+  template <typename Bytes, typename MoveRecord>
+  ssize_t move(Bytes bytes, short direction, MoveRecord move_record) {
+    const NoSigpipe no_sigpipe;
+    std::size_t moved = 0;
+    while (moved < bytes.size()) {
+      ssl_.clear_errors();
+      const std::size_t left = std::min<std::size_t>(bytes.size() - moved, INT_MAX);
+      const int count = move_record(bytes.data() + moved, static_cast<int>(left));
+      if (count <= 0) return moved > 0 ? static_cast<ssize_t>(moved) : failed(count, direction);
+      moved += static_cast<std::size_t>(count);
+    }
+    return static_cast<ssize_t>(moved);
+  }
+
   ssize_t failed(int status, short direction) {
     const int number = errno;
     const int error = ssl_.get_error(session_, status);
