@@ -8,9 +8,12 @@
 
 namespace ddp::test {
 
-// As the real one: for deriving from.
+// As another one, which outlives it, or as the real one: for deriving from.
 class PlainDisk : public checkpoint::FileSystem {
  public:
+  explicit PlainDisk(checkpoint::FileSystem& disk = checkpoint::posix_file_system())
+      : disk_(disk) {}
+
   Result<std::unique_ptr<checkpoint::WritableFile>> create_file(const std::string& path) override {
     return disk_.create_file(path);
   }
@@ -41,7 +44,7 @@ class PlainDisk : public checkpoint::FileSystem {
   }
 
  private:
-  checkpoint::FileSystem& disk_ = checkpoint::posix_file_system();
+  checkpoint::FileSystem& disk_;
 };
 
 }  // namespace ddp::test

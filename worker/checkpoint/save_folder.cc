@@ -45,8 +45,27 @@ std::optional<Rank> SaveFolder::failed_rank(std::string_view name) {
 Result<void> SaveFolder::make() {
   auto made = files_->make_directory(path_);
   if (!made && made.error().code != Errc::kExists) return made;
-  return {};
+  // In this order: a rank that gives up after this look renames the folder that is there now.
+  if (!files_->list(given_up_path())) return {};
+  if (made) (void)files_->remove_directory(path_);
+  return make_error(Errc::kAborted, "another rank has given up this save: it left {}",
+                    given_up_path());
 }
+
+void SaveFolder::give_up() {
+  if (!files_->rename(path_, given_up_path())) {
+    (void)directory_.discard(path_);
+    return;
+  }
+  // Its files go at once, since the disk may be full; its name is one of an unfinished save.
+  auto left = files_->list(given_up_path());
+  if (!left) return;
+  for (const std::string& name : *left) {
+    (void)files_->remove_file(join_path(given_up_path(), name));
+  }
+}
+
+std::string SaveFolder::given_up_path() const { return path_ + "-given-up"; }
 
 Result<bool> SaveFolder::has_manifest() {
   auto file = files_->open_file(join_path(path_, kManifestName));

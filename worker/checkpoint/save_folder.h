@@ -33,7 +33,7 @@ class SaveFolder {
   // The rank of a failure file; nothing for other names.
   static std::optional<Rank> failed_rank(std::string_view name);
 
-  // Makes the folder, unless it exists.
+  // Makes the folder, unless it exists. kAborted if a rank has given up the save.
   Result<void> make();
   // The names in it. kNotFound if it is gone.
   Result<std::vector<std::string>> names() { return files_->list(path_); }
@@ -54,6 +54,9 @@ class SaveFolder {
   void remove_own();
   // Tells the publisher that this rank has given up.
   Result<void> add_failure(const std::string& reason);
+  // The same, for all ranks, where not even an empty file can be made: renames the folder. Ranks in
+  // it find it gone, and those that have not come yet find the new name.
+  void give_up();
   // Why a rank failed; empty if it could not say.
   std::string failure_text(Rank rank);
 
@@ -69,6 +72,7 @@ class SaveFolder {
  private:
   Result<Manifest> read_sound(const std::string& name);
   Result<void> replace(const std::string& name, std::string_view text);
+  std::string given_up_path() const;
 
   FileSystem* files_;
   const SnapshotPlan* plan_;

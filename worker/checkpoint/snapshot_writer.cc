@@ -123,6 +123,7 @@ class Writing {
   Result<void> write_share() {
     if (auto alive = time_.alive(); !alive) return alive;
     if (auto made = folder_.make(); !made) {
+      if (made.error().code == Errc::kAborted) return made;
       // If this fails, too, the publisher waits until its timeout.
       if (folder_.make()) (void)folder_.add_failure(made.error().message);
       return made;
@@ -183,10 +184,7 @@ class Writing {
       return error;
     }
     if (touched_) folder_.remove_own();
-    // Where not even an empty file can be made, the publisher finds the folder gone.
-    if (!gone && !folder_.add_failure(error.message)) {
-      (void)folder_.directory().discard(folder_.path());
-    }
+    if (!gone && !folder_.add_failure(error.message)) folder_.give_up();
     return error;
   }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/memory_file_system.h"
+#include "tests/support/plain_disk.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/snapshot_samples.h"
 #include "tests/support/turns.h"
@@ -364,6 +365,43 @@ TEST_F(CheckpointWriter, AFailureAnywhereLeavesTheOldOrTheNewOneAndTheNextSaveSu
     }
     EXPECT_GT(last, 40u);
     EXPECT_GT(told, 20u);
+  }
+}
+
+// A disk with room for bytes, but not for one more file.
+class DiskWithoutInodes final : public test::PlainDisk {
+ public:
+  using PlainDisk::PlainDisk;
+  Result<std::unique_ptr<WritableFile>> create_file(const std::string& path) override {
+    return make_error(Errc::kIo, "cannot create {}: No space left on device", path);
+  }
+};
+
+// Whether rank 1 fails before, while or after rank 0 comes.
+TEST_F(CheckpointWriter, ThePublisherLearnsAtOnceOfARankThatCanLeaveNoFile) {
+  for (std::uint64_t variant = 0; variant < 50; ++variant) {
+    SCOPED_TRACE(fmt::format("seed {}, variant {}", seed(), variant));
+    MemoryFileSystem files = base_.after_kill();
+    std::vector<std::function<void(Turns::Process&)>> writers;
+    for (Rank rank = 0; rank < 2; ++rank) {
+      writers.push_back([&, rank](Turns::Process& process) {
+        SampleSave save = new_;
+        save.world_size = 2;
+        if (rank == 0 && variant == 0) process.pass(std::chrono::seconds(1));
+        DiskWithoutInodes full(process);
+        FileSystem& disk = rank == 1 ? static_cast<FileSystem&>(full) : process;
+        const auto written = write_rank(disk, save, rank, options_of(process));
+        ASSERT_FALSE(written);
+        EXPECT_EQ(written.error().code, rank == 1 ? Errc::kIo : Errc::kAborted)
+            << written.error().message;
+        EXPECT_LT(process.now() - TimePoint{}, std::chrono::seconds(2));
+      });
+    }
+    Turns(files, seed() + variant).run(writers);
+    expect_only(files, old_);
+    EXPECT_TRUE(Directory(files, kFolder).remove_unfinished(new_.step).empty());
+    EXPECT_EQ(temporaries(files), 0u);
+    if (HasFailure()) return;
   }
 }
 
