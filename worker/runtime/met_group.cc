@@ -124,7 +124,7 @@ class Placing {
   Result<NodeMemory> make_memory();
   Result<NodeMemory> receive_memory();
   void serve(MemoryHandout& handout);
-  Attached read_attached(Rank rank);
+  static Attached read_attached(const std::string& text);
   void divide(std::vector<Attached>& all);
   void use_private_memory();
   bool reserve_head();
@@ -194,10 +194,10 @@ void Placing::show_card() {
       card.head = own_head_->offset();
     }
   }
-  require(board_.publish(fmt::format("/card/{}", rank_), to_line(card)));
+  std::vector<std::string> lines;
+  require(board_.exchange("/card", rank_, world_size_, to_line(card), lines));
   for (Rank rank = 0; rank < world_size_; ++rank) {
-    std::string line;
-    require(board_.read(fmt::format("/card/{}", rank), line));
+    const std::string& line = lines[index(rank)];
     if (!read_card(line, cards_.emplace_back())) {
       throw CollectiveError(fmt::format("rank {} shows '{}', which is not the card of a rank; all "
                                         "ranks must use the same version of ddp-run",
@@ -227,9 +227,10 @@ void Placing::begin_family() {
   } else {
     told = "no " + memory.error().message;
   }
-  require(board_.publish(fmt::format("/attached/{}", rank_), told));
+  std::vector<std::string> texts;
+  require(board_.exchange("/attached", rank_, world_size_, told, texts));
   std::vector<Attached> all;
-  for (Rank rank = 0; rank < world_size_; ++rank) all.push_back(read_attached(rank));
+  for (const std::string& text : texts) all.push_back(read_attached(text));
   family_ = all.front().family;
   divide(all);
   for (Rank rank = first(); rank < first() + size(); ++rank) {
@@ -280,9 +281,7 @@ void Placing::use_private_memory() {
   if (!reserve_head()) throw CollectiveError("no memory is left", Errc::kIo, rank_);
 }
 
-Placing::Attached Placing::read_attached(Rank rank) {
-  std::string text;
-  require(board_.read(fmt::format("/attached/{}", rank), text));
+Placing::Attached Placing::read_attached(const std::string& text) {
   Attached attached;
   std::istringstream words(text);
   std::string done;
@@ -369,7 +368,7 @@ std::shared_ptr<Group> make_met_group(Rank rank, int world_size, Meeting meeting
   const int region = placing->region();
   placing.reset();  // It holds the store.
 
-  std::vector<std::unique_ptr<transport::Link>> links;
+  transport::LaneLinks links;
   if (topology.nodes() > 1) {
     meeting.guard = round_guard();
     NodeLinks node_links(meeting, world_size, kOnlyRound, deadline);

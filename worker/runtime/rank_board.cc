@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "common/base/parse_number.h"
 #include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
@@ -13,6 +14,27 @@ namespace {
 
 // How long one request to the store waits if the wait may be interrupted; then it is repeated.
 constexpr Duration kLook{200};
+
+// Texts one after the other, each as "<bytes>:<text>".
+std::string joined(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += fmt::format("{}:{}", text.size(), text);
+  return list;
+}
+
+// Takes such a list apart. Returns whether it has as many texts as `texts` has elements.
+bool divided(std::string_view list, std::vector<std::string>& texts) {
+  for (std::string& text : texts) {
+    const std::size_t colon = list.find(':');
+    if (colon == std::string_view::npos) return false;
+    const auto bytes = parse_whole_number<std::size_t>(list.substr(0, colon));
+    list.remove_prefix(colon + 1);
+    if (!bytes || *bytes > list.size()) return false;
+    text = list.substr(0, *bytes);
+    list.remove_prefix(*bytes);
+  }
+  return list.empty();
+}
 
 }  // namespace
 
@@ -42,6 +64,30 @@ Outcome RankBoard::read(const std::string& key, std::string& value) {
     if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
     if (transport::WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
   }
+}
+
+Outcome RankBoard::exchange(const std::string& name, int index, int count, const std::string& own,
+                            std::vector<std::string>& all) {
+  const std::string joined_key = name + "/all";
+  all.assign(static_cast<std::size_t>(count), {});
+  if (index >= 0) {
+    if (auto failure = publish(fmt::format("{}/{}", name, index), own)) return failure;
+  }
+  if (index == 0) {
+    all[0] = own;
+    for (int other = 1; other < count; ++other) {
+      auto& text = all[static_cast<std::size_t>(other)];
+      if (auto failure = read(fmt::format("{}/{}", name, other), text)) return failure;
+    }
+    return publish(joined_key, joined(all));
+  }
+  std::string text;
+  if (auto failure = read(joined_key, text)) return failure;
+  if (divided(text, all)) return {};
+  return Failure{Errc::kProtocol, 0,
+                 fmt::format("{} is made by ranks of different versions of ddp-run: {}{} is not a "
+                             "list of {} texts",
+                             what_, prefix_, joined_key, count)};
 }
 
 bool RankBoard::has(const std::string& key) {

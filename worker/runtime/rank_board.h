@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "worker/runtime/meeting.h"
@@ -20,6 +21,11 @@ class RankBoard {
   // (transport::WaitInterrupt). kTimeout names the ranks that are missing.
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
+  // Every rank gets what `count` of them tell: element i is the text of the one whose `index` is i.
+  // index: -1 for a rank that tells nothing. Index 0 reads the others' texts and makes one value of
+  // them, so the number of requests grows as the number of ranks does. Fails as read().
+  Outcome exchange(const std::string& name, int index, int count, const std::string& own,
+                   std::vector<std::string>& all);
   // Whether the key is there already.
   bool has(const std::string& key);
 
