@@ -14,6 +14,7 @@ namespace ddp::hosting {
 namespace {
 
 constexpr Duration kTick{20};
+constexpr Duration kOutsideTick{200};  // Of one that does not keep the record: it only listens.
 // How long the other nodes may take to learn that this one leaves, and then to elect another
 // coordinator.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
@@ -138,7 +139,7 @@ void ReplicaHosting::tick() {
   replica_.tick(Clock::now());
   log_voters();
   if (end_by_ && (!replica_.leads() || Clock::now() >= *end_by_)) return finish_end();
-  tick_.after(kTick, [this] { tick(); });
+  tick_.after(replica_.servers().empty() ? kOutsideTick : kTick, [this] { tick(); });
 }
 
 void ReplicaHosting::on_won(const rendezvous::JobRecord& record) {
