@@ -81,8 +81,8 @@ inline std::vector<std::unique_ptr<transport::Transport>> transports_over(
     auto segment = segments[index(place.node())];
     auto arena = std::make_shared<transport::Arena>(segment->mapping(), place.local_rank());
     transports.push_back(std::make_unique<transport::Transport>(
-        std::move(place), std::move(segment), std::move(arena), std::move(links[index(rank)]),
-        spin));
+        std::move(place), std::move(segment), std::move(arena),
+        transport::LaneLinks{std::move(links[index(rank)]), {}}, spin));
   }
   return transports;
 }

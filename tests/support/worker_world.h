@@ -80,7 +80,7 @@ inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
     transport::Topology place(nodes, rank);
     runtime::Meeting own = meeting;
     own.in_use = std::make_shared<std::mutex>();
-    std::vector<std::unique_ptr<transport::Link>> links;
+    transport::LaneLinks links;
     runtime::NodeLinks node_links(own, world_size, round, Clock::now() + std::chrono::seconds(30));
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);

@@ -245,6 +245,7 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
     default:
       if (choice_.ring(operation.record, transport_.topology()))
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
+      if (auto failure = transport_.make_all_links(operation.deadline)) return failure;
       return run_stream(operation,
                         AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_,
                                   choice_.swap(transport_.topology()), &memory_,

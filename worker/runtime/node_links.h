@@ -1,6 +1,6 @@
 #pragma once
 
-#include <memory>
+#include <string>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -8,7 +8,6 @@
 #include "worker/runtime/meeting.h"
 #include "worker/runtime/rank_board.h"
 #include "worker/runtime/worker_environment.h"
-#include "worker/transport/data_engine.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/link.h"
 #include "worker/transport/topology.h"
@@ -30,24 +29,18 @@ class NodeLinks {
   // For the world: finds the agents' nodes, cut further where DDP_VIRTUAL_NODE differs. Collective.
   Outcome place(const WorkerEnvironment& worker, Placement& placement);
 
-  // Makes the links of this rank's lane, by node. Every rank puts its endpoint into the store under
-  // "<prefix>/addr/<rank>"; the rank on the lower node connects. kTimeout names the ranks that are
-  // missing, kMismatch those that chose another engine. Collective.
-  Outcome connect(const transport::Topology& topology,
-                  std::vector<std::unique_ptr<transport::Link>>& links);
+  // Makes the links of this rank's lane that a round begins with (Topology::begins_linked), and
+  // prepares the others. Failures as in Lane. Collective.
+  Outcome connect(const transport::Topology& topology, transport::LaneLinks& links);
 
  private:
-  Outcome connect_by(transport::DataEngine& engine, const transport::Topology& topology,
-                     std::vector<std::unique_ptr<transport::Link>>& links);
-  Outcome establish(const transport::Topology& topology,
-                    std::vector<std::unique_ptr<transport::Link>>& links);
   Outcome read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes);
   Outcome place_by_id(const WorkerEnvironment& worker, Placement& placement);
 
   const Meeting& meeting_;
   const int world_size_;
   const Round round_;
-  const TimePoint deadline_;
+  const std::string what_;  // Is made, for messages.
   RankBoard board_;
 };
 

@@ -138,7 +138,7 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
       fmt::format("{} of ranks {} of {}", name, fmt::join(members, ","), meeting_.group);
   meeting.world_ranks.clear();
   for (const Rank rank : members) meeting.world_ranks.push_back(rank_in_world(rank));
-  std::vector<std::unique_ptr<transport::Link>> links;
+  transport::LaneLinks links;
   if (topology.nodes() > 1) {
     if (!meeting.store) {
       throw std::invalid_argument(

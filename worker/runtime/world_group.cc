@@ -20,7 +20,7 @@ std::unique_ptr<transport::Transport> open_transport(const WorkerEnvironment& wo
   NodeMemory memory = open_agent_memory(worker);
   meeting.guard = round_guard();
   Placement placement{{worker.local_size}, {}};
-  std::vector<std::unique_ptr<transport::Link>> links;
+  transport::LaneLinks links;
   if (!meeting.store) {
     placement.locals.resize(static_cast<std::size_t>(worker.local_size));
     std::iota(placement.locals.begin(), placement.locals.end(), 0);

@@ -53,6 +53,7 @@ struct ControlLinks::Peer {
   Connection connection;
   Rank rank;
   int node;
+  bool beats;
   std::string place;     // " (pid 4711 on node7)", once it has introduced itself.
   std::string unsent;    // Under using_: what the socket did not take.
   std::string received;  // The begin of a frame.
@@ -72,6 +73,7 @@ ControlLinks::ControlLinks(std::vector<ControlPeer> peers) {
     peer->connection = std::move(each.connection);
     peer->rank = each.rank;
     peer->node = each.node;
+    peer->beats = each.beats;
     peers_.push_back(std::move(peer));
   }
 }
@@ -87,6 +89,7 @@ void ControlLinks::send(std::uint32_t kind, const std::string& payload, bool las
   if (finished_) return;
   finished_ = last;
   for (const auto& peer : peers_) {
+    if (kind == kBeat && !peer->beats) continue;
     // If the socket takes no more beats, the peer does not run.
     if (!peer->unsent.empty() && !last) continue;
     peer->unsent += frame;
@@ -148,7 +151,8 @@ Outcome ControlLinks::listen(Duration passed, Duration limit) {
                                   peer->how, peer->place)};
     }
     const Duration patience = std::max(limit, kBeatsMissed * peer->interval);
-    if (!peer->ended && limit.count() > 0 && peer->heard && peer->silent >= patience) {
+    const bool is_missed = peer->beats && peer->heard && peer->silent >= patience;
+    if (!peer->ended && limit.count() > 0 && is_missed) {
       found = Failure{Errc::kTimeout, peer->rank,
                       fmt::format("nothing was heard from rank {} on node {} for {} ms{}: it is "
                                   "stopped, or its machine or the network has failed",

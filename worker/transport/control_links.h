@@ -20,11 +20,12 @@ struct ControlPeer {
   Connection connection;
   Rank rank = -1;
   int node = -1;
+  bool beats = true;  // Whether heartbeats go both ways.
 };
 
 // The control connections to this rank's lane on the other nodes. They carry no data, so no backlog
-// delays them. Each end sends heartbeats all the time, and at last either that it leaves in order
-// or why the round ends. A connection that ends without either means that the peer died.
+// delays them. Each end may send heartbeats all the time, and sends at last either that it leaves
+// in order or why the round ends. A connection that ends without either means that the peer died.
 //
 // Frames: u32 kind, u32 size, `size` bytes; little-endian.
 //   kHere   u32: pid; host name. Once, before anything else
@@ -59,7 +60,7 @@ class ControlLinks {
 
   // Tells the peers where this rank runs, for their messages.
   void introduce(const std::string& host);
-  // Sends a heartbeat that announces the next one after `interval`.
+  // Sends a heartbeat, to those that get them, that announces the next one after `interval`.
   void beat(Duration interval);
   // Writes what to poll, at most size() entries. Returns their number.
   int poll_entries(pollfd* entries) const;

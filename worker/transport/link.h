@@ -3,9 +3,12 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "worker/transport/connection.h"
 #include "worker/transport/data_stream.h"
@@ -70,6 +73,14 @@ class Link {
   const Segment* segment_ = nullptr;
   bool closed_ = false;
   Outcome failure_;
+};
+
+// The links of a rank's lane, by node: null for its own node, and for all if it has no lane.
+struct LaneLinks {
+  std::vector<std::unique_ptr<Link>> by_node;
+  // Makes those that a round does not begin with, until the deadline. Collective. Null if none is
+  // missing.
+  std::function<Outcome(std::vector<std::unique_ptr<Link>>& by_node, TimePoint deadline)> make_rest;
 };
 
 }  // namespace ddp::transport

@@ -85,8 +85,13 @@ Visit read_preamble(Visitor& visitor) {
   return visitor.received == visitor.bytes.size() ? Visit::kComplete : Visit::kIncomplete;
 }
 
-// A connection that a listener waits for. Each link has two in a row: kData and kControl.
+std::vector<Purpose> purposes_of(const LinkIdentity& identity) {
+  return identity.has_control ? std::vector{kData, kControl} : std::vector{kData};
+}
+
+// A connection that a listener waits for.
 struct Expected {
+  std::size_t link;  // Index of its identity.
   Preamble preamble;
   Connection connection;
 };
@@ -106,10 +111,12 @@ bool complete(const std::vector<Expected>& expected) {
 
 Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Expected>& expected) {
   std::string missing;
-  for (std::size_t i = 0; i < identities.size(); ++i) {
-    if (expected[2 * i].connection && expected[2 * i + 1].connection) continue;
+  std::size_t named = identities.size();
+  for (const Expected& each : expected) {
+    if (each.connection || each.link == named) continue;
+    named = each.link;
     missing += fmt::format("{}rank {} on node {}", missing.empty() ? "" : ", ",
-                           identities[i].connecting, identities[i].connecting_node);
+                           identities[named].connecting, identities[named].connecting_node);
   }
   return make_error(Errc::kTimeout, "{} did not connect to rank {}", missing,
                     identities[0].listening);
@@ -181,9 +188,9 @@ std::string TcpListener::endpoint(const std::vector<std::string>& addresses) con
 Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
     const std::vector<LinkIdentity>& identities, TimePoint deadline, DataEngine* engine) {
   std::vector<Expected> expected;
-  for (const LinkIdentity& identity : identities) {
-    for (const Purpose purpose : {kData, kControl}) {
-      expected.push_back({make_preamble(identity, token_, purpose, kind_of(engine)), {}});
+  for (std::size_t i = 0; i < identities.size(); ++i) {
+    for (const Purpose purpose : purposes_of(identities[i])) {
+      expected.push_back({i, make_preamble(identities[i], token_, purpose, kind_of(engine)), {}});
     }
   }
   std::vector<Visitor> visitors;
@@ -210,19 +217,21 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
       }
       for (std::size_t i = 0; visit == Visit::kComplete && i < expected.size(); ++i) {
         if (const auto theirs = admit(*visitor, expected[i], deadline))
-          return other_engine(identities[i / 2], kind_of(engine), *theirs);
+          return other_engine(identities[expected[i].link], kind_of(engine), *theirs);
         if (expected[i].connection && !visitor->connection) break;
       }
       visitor = visitors.erase(visitor);
     }
   }
+  std::vector<std::array<Connection, 2>> found(identities.size());
+  for (Expected& each : expected) {
+    set_connection_options(each.connection.fd());
+    found[each.link][each.preamble.purpose] = std::move(each.connection);
+  }
   std::vector<std::unique_ptr<Link>> links;
   for (std::size_t i = 0; i < identities.size(); ++i) {
-    Connection& data = expected[2 * i].connection;
-    Connection& control = expected[2 * i + 1].connection;
-    for (const Connection* each : {&data, &control}) set_connection_options(each->fd());
-    links.push_back(std::make_unique<Link>(open_stream(engine, std::move(data)), std::move(control),
-                                           identities[i].connecting,
+    links.push_back(std::make_unique<Link>(open_stream(engine, std::move(found[i][kData])),
+                                           std::move(found[i][kControl]), identities[i].connecting,
                                            identities[i].connecting_node));
   }
   return links;
@@ -234,7 +243,7 @@ Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
   auto endpoint = parse_endpoint(endpoint_text);
   if (!endpoint) return endpoint.error();
   std::array<Connection, 2> found;
-  for (const Purpose purpose : {kData, kControl}) {
+  for (const Purpose purpose : purposes_of(identity)) {
     const Preamble preamble = make_preamble(identity, endpoint->token, purpose, kind_of(engine));
     auto connection = open_connection(*endpoint, identity, preamble, guard, deadline);
     if (!connection) {

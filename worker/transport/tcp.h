@@ -26,6 +26,7 @@ struct LinkIdentity {
   int connecting_node = -1;
   Rank listening = -1;
   int listening_node = -1;
+  bool has_control = true;  // Whether the link has a control connection.
 };
 
 // The end of a link that waits for the other one. Blocking, with deadlines; one thread.
@@ -39,7 +40,7 @@ class TcpListener {
   // Where to reach it, for connect_link(): all the addresses, the port and a random token.
   std::string endpoint(const std::vector<std::string>& addresses) const;
 
-  // Accepts both connections of each link, in any order of arrival; element i belongs to
+  // Accepts the connections of each link, in any order of arrival; element i belongs to
   // identities[i]. Turns other connections away. kTimeout names the ranks that did not connect,
   // kMismatch a rank that wants another engine.
   Result<std::vector<std::unique_ptr<Link>>> accept(const std::vector<LinkIdentity>& identities,

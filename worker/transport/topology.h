@@ -12,8 +12,13 @@ namespace ddp::transport {
 // Where the ranks of one round run. Ranks are contiguous per node: node g holds first(g) ..
 // first(g) + local_size(g) - 1.
 //
-// Lane k joins the ranks whose local rank is k by connections between every two nodes. There are as
-// many lanes as the smallest node has workers, so that every lane has an end on every node.
+// Lane k joins the ranks whose local rank is k by links between nodes. There are as many lanes as
+// the smallest node has workers, so that every lane has an end on every node.
+//
+// A few nodes are all linked from the beginning. Of many, a node is first linked to those at a
+// distance of 1, 2, 4, ... around the ring of all nodes, so that links, and the time to make them,
+// grow as M log M. This is enough for rings, chains and Bruck's rounds; an operation that needs
+// more makes the rest (Transport::make_all_links).
 class Topology {
  public:
   // Invariants: every entry of node_sizes is at least 1; 0 <= rank < their sum.
@@ -44,6 +49,21 @@ class Topology {
   }
   int lanes() const { return *std::min_element(sizes_.begin(), sizes_.end()); }
   bool has_lane() const { return local_rank() < lanes(); }
+  static constexpr int kFewNodes = 16;  // Up to here all are linked from the beginning.
+  // How far another node is from this one around the ring of all nodes, the shorter way.
+  int distance_to(int node) const {
+    const int forward = (node - node_ + nodes()) % nodes();
+    return std::min(forward, nodes() - forward);
+  }
+  // Whether a round begins with a link to this other node; the same at both ends.
+  bool begins_linked(int node) const {
+    const auto is_power_of_two = [](int number) { return (number & (number - 1)) == 0; };
+    const int distance = distance_to(node);
+    return nodes() <= kFewNodes || is_power_of_two(distance) || is_power_of_two(nodes() - distance);
+  }
+  // Whether heartbeats go to this other node. If any nodes fall silent, one of them has a neighbour
+  // that has not, which tells everybody.
+  bool beats_to(int node) const { return nodes() <= kFewNodes || distance_to(node) == 1; }
   // The rank of this rank's lane on a node. -1 if the node is this rank's own or does not exist, or
   // if this rank has no lane.
   Rank lane_peer(int node) const {

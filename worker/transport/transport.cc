@@ -15,10 +15,12 @@
 namespace ddp::transport {
 namespace {
 
-constexpr std::chrono::milliseconds kSleepLimit{
-    20};  // Bounds how late an abort by the agent is seen.
+// Bounds how late an abort by the agent is seen, or that the caller gives up.
+constexpr std::chrono::microseconds kSleepLimit{20'000};
 // A flag of another rank of the node cannot wake a rank that polls its links.
 constexpr std::chrono::microseconds kPollLimit{500};
+// Everything wakes a rank that is alone on its node.
+constexpr std::chrono::microseconds kAloneLimit{250'000};
 
 }  // namespace
 
@@ -27,30 +29,47 @@ bool spinning_pays(int local_ranks) {
 }
 
 Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,
-                     std::shared_ptr<Arena> arena, std::vector<std::unique_ptr<Link>> links,
-                     bool spin)
+                     std::shared_ptr<Arena> arena, LaneLinks links, bool spin)
     : topology_(std::move(topology)),
       segment_(std::move(segment)),
       arena_(std::move(arena)),
-      links_(std::move(links)),
+      links_(std::move(links.by_node)),
+      make_rest_(std::move(links.make_rest)),
       spin_(spin) {
   links_.resize(static_cast<std::size_t>(topology_.nodes()));
   entries_.resize(2 * links_.size() + 1);
   DDP_CHECK(segment_->local_size() == topology_.local_size(), "segment for {}, node of {}",
             segment_->local_size(), topology_.local_size());
+  adopt_links();
+}
+
+void Transport::adopt_links() {
   for (int node = 0; node < topology_.nodes(); ++node) {
     const auto& link = links_[static_cast<std::size_t>(node)];
+    if (!link && make_rest_ && !topology_.begins_linked(node)) continue;
     DDP_CHECK((link ? link->peer() : -1) == topology_.lane_peer(node), "wrong link to node {}",
               node);
     if (link) link->explain_by(*segment_);
   }
 }
 
+Outcome Transport::make_all_links(TimePoint deadline) {
+  if (!make_rest_) return {};
+  const auto make = std::exchange(make_rest_, nullptr);
+  const WaitInterrupt interrupt([this] { return segment_->aborted(); });
+  const Outcome failure = make(links_, deadline);
+  if (failure) return segment_->aborted() ? segment_->abort_cause() : failure;
+  adopt_links();
+  return {};
+}
+
 void Transport::start_watch(const WatchOptions& options) {
   DDP_CHECK(!watch_, "the watch has already been started");
   std::vector<ControlPeer> peers;
   for (const auto& link : links_) {
-    if (link) peers.push_back({link->take_control(), link->peer(), link->peer_node()});
+    if (!link) continue;
+    const int node = link->peer_node();
+    peers.push_back({link->take_control(), link->peer(), node, topology_.beats_to(node)});
   }
   watch_ = std::make_shared<Watch>(topology_, segment_, std::move(peers), options);
 }
@@ -95,7 +114,8 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
     const int abort_event = watch_ ? watch_->abort_event() : -1;
     const bool alone = topology_.local_size() == 1 && abort_event >= 0;
     if (alone) entries_[static_cast<std::size_t>(count++)] = pollfd{abort_event, POLLIN, 0};
-    const auto limit = std::min<std::chrono::nanoseconds>(left, alone ? kSleepLimit : kPollLimit);
+    const auto longest = !alone ? kPollLimit : WaitInterrupt::set() ? kSleepLimit : kAloneLimit;
+    const auto limit = std::min<std::chrono::nanoseconds>(left, longest);
     const timespec timeout{0, static_cast<long>(limit.count())};
     ::ppoll(entries_.data(), static_cast<nfds_t>(count), &timeout, nullptr);
   } else {

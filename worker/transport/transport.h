@@ -32,18 +32,20 @@ bool spinning_pays(int local_ranks);
 // One thread at a time ("the executing thread"), except where a function says any thread.
 class Transport {
  public:
-  // links: by node; null for the rank's own node, and for every node if the rank has no lane. An
-  // empty vector means all null. spin: whether a wait may begin with a busy loop, which pays only
-  // if every local rank has a CPU of its own.
+  // links: an empty list means that all are null. spin: whether a wait may begin with a busy loop,
+  // which pays only if every local rank has a CPU of its own.
   Transport(Topology topology, std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena,
-            std::vector<std::unique_ptr<Link>> links, bool spin);
+            LaneLinks links, bool spin);
 
   const Topology& topology() const { return topology_; }
   Segment& segment() { return *segment_; }
   const std::shared_ptr<Segment>& shared_segment() const { return segment_; }
   bool spins() const { return spin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
-  // The link to this rank's lane on a node; null if there is none.
+  // Makes the links of this rank's lane that the round did not begin with, unless they are there.
+  // Collective. Fails with the cause if the round is aborted meanwhile; then call it no more.
+  Outcome make_all_links(TimePoint deadline);
+  // The link to this rank's lane on a node; null if there is none, or none yet.
   Link* link(int node) {
     return node >= 0 && node < topology_.nodes() ? links_[static_cast<std::size_t>(node)].get()
                                                  : nullptr;
@@ -95,6 +97,7 @@ class Transport {
   Failure shut_down(const Failure& cause);
 
  private:
+  void adopt_links();
   // After a step that was blocked. Fails only at the deadline; otherwise step again.
   Outcome wait(Idle& idle, TimePoint deadline);
   Outcome sleep(Idle& idle, TimePoint deadline);
@@ -109,7 +112,8 @@ class Transport {
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<Arena> arena_;
   std::vector<std::unique_ptr<Link>> links_;  // By node.
-  std::vector<pollfd> entries_;               // Room for waiting on all of them.
+  decltype(LaneLinks::make_rest) make_rest_;
+  std::vector<pollfd> entries_;  // Room for waiting on all of them.
   bool spin_;
   Outcome step_failure_;
   std::shared_ptr<Watch> watch_;  // Null until there is one.

@@ -10,23 +10,26 @@ namespace ddp::transport {
 // Lets a thread give up a wait before its deadline. While the object lives, waits of this thread
 // for setting up links (tcp.h) end with kAborted within kLook after `given_up` returns true; if it
 // also covers operations, so do waits for the other ranks in one. It is called only while the
-// thread has nothing else to do. At most one object per thread at a time.
+// thread has nothing else to do. Of objects within each other, each one counts.
 class WaitInterrupt {
  public:
   static constexpr Duration kLook{20};
 
   enum class Covers { kSettingUp, kOperationsToo };
   explicit WaitInterrupt(std::function<bool()> given_up, Covers covers = Covers::kSettingUp)
-      : given_up_(std::move(given_up)), covers_(covers) {
-    current() = this;
-  }
-  ~WaitInterrupt() { current() = nullptr; }
+      : given_up_(std::move(given_up)), covers_(covers), outer_(std::exchange(current(), this)) {}
+  ~WaitInterrupt() { current() = outer_; }
   WaitInterrupt(const WaitInterrupt&) = delete;
   WaitInterrupt& operator=(const WaitInterrupt&) = delete;
 
   // Whether this thread has one, and whether it is to give up.
   static bool set() { return current() != nullptr; }
-  static bool raised() { return set() && current()->given_up_(); }
+  static bool raised() {
+    for (const WaitInterrupt* each = current(); each != nullptr; each = each->outer_) {
+      if (each->given_up_()) return true;
+    }
+    return false;
+  }
   // The same for a wait in an operation.
   static bool set_for_operations() { return set() && current()->covers_ == Covers::kOperationsToo; }
   static bool raised_in_operation() { return set_for_operations() && current()->given_up_(); }
@@ -39,6 +42,7 @@ class WaitInterrupt {
 
   const std::function<bool()> given_up_;
   const Covers covers_;
+  WaitInterrupt* const outer_;
 };
 
 }  // namespace ddp::transport

@@ -31,6 +31,7 @@ namespace {
 
 constexpr Duration kPollPeriod{5};
 constexpr Duration kLongestBeat{50};      // Inside a node: a word in memory.
+constexpr Duration kAloneBeat{1'000};     // Nobody looks at it.
 constexpr Duration kLongestNetBeat{250};  // Between nodes: a packet to each.
 constexpr Duration kShortestBeat{10};
 constexpr int kBeatsPerTimeout = 10;
@@ -162,7 +163,8 @@ void Watch::run() {
   LifeLineHold hold(line);
   ready_.store(1);
   futex_wake_all(ready_);
-  const Duration beat = beat_for(options_.stall_timeout, kLongestBeat);
+  const Duration beat =
+      neighbours_.empty() ? kAloneBeat : beat_for(options_.stall_timeout, kLongestBeat);
   TimePoint seen = Clock::now();
   TimePoint next_beat = seen;
   while (!stopping()) {

@@ -44,7 +44,7 @@ std::vector<Outcome> connect_by(const std::vector<EngineKind>& engines) {
   test::on_ranks(static_cast<int>(engines.size()), [&](Rank rank) {
     runtime::Meeting meeting = test::local_meeting(store);
     meeting.engine = engines[static_cast<std::size_t>(rank)];
-    std::vector<std::unique_ptr<transport::Link>> links;
+    transport::LaneLinks links;
     runtime::NodeLinks node_links(meeting, static_cast<int>(engines.size()), 0,
                                   Clock::now() + seconds(30));
     outcomes[static_cast<std::size_t>(rank)] =
@@ -95,7 +95,7 @@ std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) 
   runtime::Meeting meeting = test::local_meeting(std::move(store::open_file_store(path)).value());
   meeting.engine = EngineKind::kUcx;
   transport::Topology place({1, 1}, rank);
-  std::vector<std::unique_ptr<transport::Link>> links;
+  transport::LaneLinks links;
   {
     runtime::NodeLinks node_links(meeting, 2, 0, Clock::now() + seconds(30));
     const auto failure = node_links.connect(place, links);

@@ -198,7 +198,7 @@ TEST(LinkGuardEngine, UcxDoesNotEncrypt) {
   runtime::Meeting meeting =
       test::local_meeting(std::make_shared<test::HashStore>(), LinkKind::kEncrypted);
   meeting.engine = EngineKind::kUcx;
-  std::vector<std::unique_ptr<transport::Link>> links;
+  transport::LaneLinks links;
   runtime::NodeLinks node_links(meeting, 2, 0, in(seconds(30)));
   const auto failure = node_links.connect(transport::Topology({1, 1}, 0), links);
   ASSERT_TRUE(failure);

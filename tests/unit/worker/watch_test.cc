@@ -413,6 +413,31 @@ TEST(ControlLinks, ADeathIsCertainOnlyToAWatcherThatHasRun) {
   EXPECT_EQ(failure->text, "rank 7 on node 3 is gone: it closed the connection");
 }
 
+// In a job of many nodes, most peers send no heartbeats.
+TEST(ControlLinks, OnlyThoseThatBeatAreMissed) {
+  for (const bool beats : {false, true}) {
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    std::vector<ControlPeer> peers;
+    peers.push_back({UniqueFd(fds[0]), 7, 3, beats});
+    ControlLinks links(std::move(peers));
+    peers.clear();
+    peers.push_back({UniqueFd(fds[1]), 0, 0, beats});
+    auto other = std::make_unique<ControlLinks>(std::move(peers));
+    other->introduce("node7");
+    other->beat(Duration(50));
+    EXPECT_FALSE(links.listen(Duration(0), Duration(500)));
+    const Outcome silent = links.listen(Duration(10'000), Duration(500));
+    EXPECT_EQ(silent.has_value(), beats);
+    if (beats) continue;
+    other.reset();
+    Outcome failure;
+    for (int i = 0; i < 10 && !failure; ++i) failure = links.listen(Duration(20), Duration(500));
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->code, Errc::kPeerLost);
+  }
+}
+
 TEST(ControlLinks, APeerThatHasIntroducedItselfIsNamedWithItsProcess) {
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
