@@ -152,6 +152,7 @@ class AgentCore {
   void on_worker_metrics(int local_rank, const wire::Progress& progress);
   // What workers say on their control channels.
   std::vector<Action> on_worker_hello(TimePoint now, int local_rank, bool reconfigurable);
+  void on_worker_joined(int local_rank, Round round);
   std::vector<Action> on_worker_parked(TimePoint now, int local_rank, Round round,
                                        std::int64_t step);
   std::vector<Action> on_worker_committed(TimePoint now, int local_rank, Round round,
@@ -252,6 +253,7 @@ class AgentCore {
     std::set<int> parked = {};
     std::set<int> hello = {};           // Those that have said hello.
     std::set<int> reconfigurable = {};  // Of hello: those that can take part in the next round.
+    std::set<int> joined = {};          // Of hello: those that are in the round's process group.
     std::set<int> hung = {};            // Killed by us because they made no progress.
     std::map<int, TimePoint> kill_ends = {};    // Of hung: when SIGKILL should have ended them.
     std::set<int> stuck = {};                   // In state D for too long: the kernel holds them.
@@ -300,6 +302,7 @@ class AgentCore {
   void begin_connecting();
   void connect(Duration delay);
   wire::Join join_message() const;
+  bool is_meeting() const;
   wire::Heartbeat heartbeat() const;
   void retry(const std::string& why);
   void give_up();

@@ -300,6 +300,22 @@ std::vector<Action> AgentCore::on_worker_hello(TimePoint now, int local_rank, bo
   return take();
 }
 
+void AgentCore::on_worker_joined(int local_rank, Round round) {
+  if (round == round_.start.round && round_.live.contains(local_rank)) {
+    round_.joined.insert(local_rank);
+  }
+}
+
+// Whether a worker still needs the rendezvous' store to meet the others. Those that are not
+// reconfigurable do not say when they have met, and nobody makes a step before.
+bool AgentCore::is_meeting() const {
+  if (phase_ != Phase::kRunning || round_.start.store_port != 0 || round_.step >= 0) return false;
+  return std::any_of(round_.live.begin(), round_.live.end(), [this](int local_rank) {
+    return round_.reconfigurable.contains(local_rank) && !round_.joined.contains(local_rank) &&
+           !round_.parked.contains(local_rank);
+  });
+}
+
 std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
                                                   std::int64_t step) {
   now_ = now;
@@ -332,6 +348,7 @@ wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
   message.step = round_.step;
   message.computed = round_.computed;
+  message.meeting = is_meeting();
   message.sent_ms = sent_ms();
   if (!round_.metrics) return message;
   const wire::Progress& told = round_.metrics->progress;

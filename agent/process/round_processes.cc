@@ -242,6 +242,8 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
     status_.on_progress(local_rank, *progress);
     events_.on_metrics(local_rank, *progress);
     events_.on_progress(local_rank, progress->step);
+  } else if (const auto* joined = std::get_if<wire::Joined>(&message)) {
+    events_.on_joined(local_rank, joined->round);
   } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
     events_.on_parked(local_rank, parked->round, parked->step);
   } else if (const auto* committed = std::get_if<wire::Committed>(&message)) {

@@ -55,6 +55,7 @@ class RoundProcesses {
     std::function<void(int local_rank, std::int64_t step)> on_progress = [](int, std::int64_t) {};
     // Also called from inside start(), for each worker that was there before.
     std::function<void(int local_rank, bool reconfigurable)> on_hello = [](int, bool) {};
+    std::function<void(int local_rank, Round round)> on_joined = [](int, Round) {};
     std::function<void(int local_rank, Round round, std::int64_t step)> on_parked =
         [](int, Round, std::int64_t) {};
     std::function<void(int local_rank, Round round, std::int64_t step)> on_committed =

@@ -127,6 +127,8 @@ RoundProcesses::Events AgentShell::worker_events() {
                   return core_.on_worker_hello(now, local_rank, reconfigurable);
                 });
               },
+          .on_joined = [this](int local_rank,
+                              Round round) { core_.on_worker_joined(local_rank, round); },
           .on_parked =
               [this](int local_rank, Round round, std::int64_t step) {
                 tell([=, this](TimePoint now) {

@@ -6,6 +6,7 @@ namespace ddp::wire {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, rank, pid, round, reconfigurable,
                                                 stack_signal)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Joined, round)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Parked, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Committed, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerError, message, secondary)
@@ -41,6 +42,7 @@ static void from_json(const nlohmann::json&, CheckpointRequest&) {}
 static const char* type_name(const Hello*) { return "hello"; }
 static const char* type_name(const Progress*) { return "progress"; }
 static const char* type_name(const WorkerError*) { return "error"; }
+static const char* type_name(const Joined*) { return "joined"; }
 static const char* type_name(const Parked*) { return "parked"; }
 static const char* type_name(const Committed*) { return "committed"; }
 static const char* type_name(const NewRound*) { return "new_round"; }

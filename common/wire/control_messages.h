@@ -30,6 +30,12 @@ struct Hello {
   int stack_signal = 0;
 };
 
+// The worker is in the process group of the round, so all of the round's workers have met, and need
+// the rendezvous' store no more for that. From workers that are reconfigurable.
+struct Joined {
+  Round round = kNoRound;
+};
+
 // The worker has left the round: no operation of that round runs in this process any more. It waits
 // for `new_round`.
 struct Parked {
@@ -108,7 +114,8 @@ struct SnapshotWritten {
 // Asks for a checkpoint at the next step boundary, because ddp-run got SIGUSR1. No answer.
 struct CheckpointRequest {};
 
-using WorkerMessage = std::variant<Hello, Progress, WorkerError, Parked, Committed, SubmitSnapshot>;
+using WorkerMessage =
+    std::variant<Hello, Progress, WorkerError, Joined, Parked, Committed, SubmitSnapshot>;
 using WorkerOrder =
     std::variant<Abort, CommitRequest, NewRound, SnapshotWritten, CheckpointRequest>;
 

@@ -54,6 +54,7 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   put_number(json, "samples_per_second", heartbeat.samples_per_second);
   if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
   if (!heartbeat.computed.empty()) json["computed"] = heartbeat.computed;
+  if (heartbeat.meeting) json["meeting"] = true;
   if (heartbeat.sent_ms != 0) json["sent_ms"] = heartbeat.sent_ms;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
@@ -62,6 +63,7 @@ static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.samples_per_second = get_number(json, "samples_per_second");
   heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
   heartbeat.computed = json.value("computed", Heartbeat().computed);
+  heartbeat.meeting = json.value("meeting", Heartbeat().meeting);
   heartbeat.sent_ms = json.value("sent_ms", Heartbeat().sent_ms);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,

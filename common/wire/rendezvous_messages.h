@@ -114,6 +114,9 @@ struct Heartbeat {
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
   std::int64_t total_steps = 0;      // As it reports them; 0: unknown.
   std::vector<Computed> computed{};  // By local rank, as far as workers have told.
+  // Workers of the node are about to meet the others at the rendezvous' store. If that is lost, so
+  // is the round.
+  bool meeting = false;
   std::int64_t sent_ms = 0;
 };
 

@@ -113,6 +113,7 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   if (member == nullptr) return;
   note_progress(*member, message.step, false);
   note_computed(*member, message);
+  if (message.meeting && round_.is_adopted) end_meeting();
 }
 
 void Job::measure_pace(Node& node) const {

@@ -230,6 +230,7 @@ class Job {
   bool is_world(const wire::Join& join) const;
   bool returns_to_round(const wire::Join& join);
   void adopt(const NodeId& node_id);
+  void end_meeting();
   void come_back(const NodeId& node_id);
   void miss(const std::vector<NodeId>& node_ids, const std::string& why);
   void check_recovered();

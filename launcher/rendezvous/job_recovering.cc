@@ -90,6 +90,14 @@ void Job::adopt(const NodeId& node_id) {
   check_recovered();
 }
 
+// What the workers had told each other was in the store of the earlier coordinator. So they will
+// never meet in this round.
+void Job::end_meeting() {
+  if (!is_running()) return;
+  earlier_.loss_to_charge = true;
+  begin_stop("the rendezvous was lost before the workers had met", false);
+}
+
 // Marks members as missing from the round.
 void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
   for (const NodeId& node_id : node_ids) {

@@ -78,7 +78,8 @@ std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) con
     return fmt::format("; all {} restarts are used up", rules_.max_restarts);
   }
   const auto rank = static_cast<std::size_t>(root.group_rank);
-  if (!rules_.restart_on_start_failure && budget_.best_step < 0 &&
+  // A round that an earlier coordinator began may have failed because that was lost.
+  if (!rules_.restart_on_start_failure && !round_.is_adopted && budget_.best_step < 0 &&
       round_.members[rank].reports_progress) {
     return "; no worker had made a step, so none is started again (--restart-on-start-failure "
            "restarts them)";

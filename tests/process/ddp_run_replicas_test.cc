@@ -61,7 +61,7 @@ class DdpRunReplicas : public DdpRunTest {
   int last_round_ = 1;
   int keep_record_ = 3;
   const int port_ = free_port();
-  const std::string script_ =
+  std::string script_ =
       folder_.script("worker.sh",
                      "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
                      "echo round $DDP_ROUND restarts $TORCHELASTIC_RESTART_COUNT\n"
@@ -91,6 +91,23 @@ TEST_F(DdpRunReplicas, ARoundOutlivesItsCoordinator) {
   for (Process* node : nodes) {
     EXPECT_EQ(node->wait(), 0) << said();
     EXPECT_THAT(node->out(), Not(HasSubstr("round 1"))) << said();
+  }
+}
+
+// The store at which they were about to meet is lost with its coordinator.
+TEST_F(DdpRunReplicas, WorkersThatHadNotMetMeetInAnotherRound) {
+  script_ = folder_.script("meeting.sh",
+                           "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
+                           "exec " PARKING_WORKER " meet 1\n");
+  const auto nodes = start_nodes(3, "3", {"--max-restarts", "1"});
+  nodes[0]->kill(SIGSTOP);
+  ASSERT_TRUE(wait_until([&] { return coordinates(*nodes[1]) || coordinates(*nodes[2]); }))
+      << said();
+  nodes[0]->kill(SIGCONT);
+  for (Process* node : nodes) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), HasSubstr("round 1 rank")) << said();
+    EXPECT_THAT(node->out(), HasSubstr("restart 1 memory 1")) << said();
   }
 }
 

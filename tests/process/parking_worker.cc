@@ -26,6 +26,7 @@
 //      die       rank 1 ends (status 3) as soon as it has left the first round; rank 2 leaves it
 //                when the working folder has a file "leave"
 //      commit    parks, and answers commit requests
+//      meet      parks, and makes no step in the first round, as if it still waited for the others
 // It exits with status 0 in round LAST_ROUND and later ones. A line of its output:
 //   round 1 rank 0 of 2 local 0 restart 1 memory 1 of 2 pid 4711 (reason)
 namespace {
@@ -112,7 +113,7 @@ class ParkingWorker {
     std::fflush(stdout);
     ::munmap(page, ddp::wire::kShmHeaderBytes);
     if (round_ >= last_round_) return false;
-    send(ddp::wire::Progress{10 * (round_ + 1), 0, 0});
+    if (how_ != "meet" || round_ > 0) send(ddp::wire::Progress{10 * (round_ + 1), 0, 0});
     return true;
   }
 

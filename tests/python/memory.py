@@ -212,7 +212,7 @@ def main():
     if sys.argv[1] == "--rank":
         be_rank(int(sys.argv[2]))
         return
-    ranks.run(__file__, RANKS, 120)
+    ranks.run(__file__, RANKS, 400)
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ class Simulation {
   void end_worker(std::size_t worker, int exit_code, int signal, bool by_order);
   void peers_suffer(WorldKey world);
   bool takes_part(std::size_t worker, WorldKey world) const;
+  void meet(WorldKey world);
   void begin_training(WorldKey world);
   void train(WorldKey world);
   void make_step(WorldKey key);

@@ -179,7 +179,7 @@ void Simulation::carry_out(int id, const agent::SpawnWorkers& action) {
     }
   }
   if (world.broken) peers_suffer(key);
-  if (static_cast<int>(world.workers.size()) == world.size) begin_training(key);
+  if (static_cast<int>(world.workers.size()) == world.size) meet(key);
 }
 
 void Simulation::carry_out(int id, const agent::SignalWorkers& action) {

@@ -169,7 +169,34 @@ void Simulation::peers_suffer(WorldKey key) {
 
 // ---- training ----
 
-// All workers of a world are there: they agree on where to go on.
+// All workers of a world are there. They meet at the store of the coordinator that began the round.
+// If that is lost first, they never do, and those that say so wait for the next round.
+void Simulation::meet(WorldKey key) {
+  const bool late = !scenario_.obliging && random_.one_in(4);
+  queue_.after(random_.ms(0, late ? 5'000 : 100), [this, key] {
+    const World& world = worlds_[key];
+    if (world.broken) return;
+    const auto says_so = [this, key](std::size_t i) {
+      return takes_part(i, key) && workers_[i].reconfigurable;
+    };
+    if (life_ != key.first && std::any_of(world.workers.begin(), world.workers.end(), says_so)) {
+      log(fmt::format("the workers of round {} never meet", key.second));
+      ++events_["store is lost before the workers met"];
+      return;
+    }
+    for (const std::size_t i : world.workers) {
+      if (!says_so(i)) continue;
+      on_agent(workers_[i].agent,
+               [local_rank = workers_[i].local_rank, round = key.second](agent::AgentCore& core) {
+                 core.on_worker_joined(local_rank, round);
+                 return std::vector<agent::Action>{};
+               });
+    }
+    begin_training(key);
+  });
+}
+
+// They agree on where to go on.
 void Simulation::begin_training(WorldKey key) {
   World& world = worlds_[key];
   // Survivors are those that were in the latest round any of them was in; a spare that has sat out

@@ -49,6 +49,7 @@ class NoChannel final : public ControlChannel {
   void error(const std::string& message, bool secondary) override {
     runtime::write_error_file(message, {}, secondary);
   }
+  void joined(Round /*round*/) override {}
   void parked(Round /*round*/, std::int64_t /*step*/) override {}
   void committed(Round /*round*/, std::int64_t /*step*/) override {}
   int snapshot_limit() const override { return 0; }
@@ -125,6 +126,7 @@ class SocketChannel final : public ControlChannel {
     post(wire::WorkerError{message.substr(0, kErrorTextLimit), secondary});
   }
 
+  void joined(Round round) override { post(wire::Joined{round}); }
   void parked(Round round, std::int64_t step) override { post(wire::Parked{round, step}); }
   void committed(Round round, std::int64_t step) override { post(wire::Committed{round, step}); }
 

@@ -82,6 +82,8 @@ class ControlChannel {
   virtual void still_waits() = 0;
   // Reports the error that ends this process. secondary: another rank caused it.
   virtual void error(const std::string& message, bool secondary) = 0;
+  // The process is in the process group of the round.
+  virtual void joined(Round round) = 0;
   // The process has left the round and waits for the next one. step: of its last commit; -1: none.
   virtual void parked(Round round, std::int64_t step) = 0;
   // Answers a commit request.

@@ -69,6 +69,7 @@ class ElasticWorker::Impl {
     std::shared_ptr<ProcessGroup> group = runtime::make_described_group(worker, options.group);
     attach(group);
     joined_ = group;
+    channel->joined(group->round());
     return group;
   }
 

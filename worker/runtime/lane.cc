@@ -18,8 +18,7 @@ Outcome Lane::open(const Meeting& meeting, const transport::Topology& topology, 
   auto listener = transport::TcpListener::open(meeting.guard);
   if (!listener) return failure_of(listener.error());
   const std::string endpoint = (*listener)->endpoint(meeting.addresses);
-  lane.reset(
-      new Lane(std::move(*engine), std::move(*listener), meeting.guard, topology, round));
+  lane.reset(new Lane(std::move(*engine), std::move(*listener), meeting.guard, topology, round));
   return board.publish(fmt::format("/addr/{}", topology.rank()), endpoint);
 }
 

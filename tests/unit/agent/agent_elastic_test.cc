@@ -53,6 +53,41 @@ TEST_F(Agent, WhoEndsInsteadOfParkingHasFailedByItself) {
   EXPECT_EQ(stopped.failures[0].signal, SIGKILL) << "it had no signal of ours";
 }
 
+TEST_F(Agent, TellsWhetherItsWorkersHaveMetTheOthers) {
+  const auto meeting = [&] {
+    now += Duration{5'000};
+    return the<wire::Heartbeat>(core.on_tick(now)).meeting;
+  };
+  run();
+  EXPECT_FALSE(meeting()) << "of workers that have said nothing, nothing is known";
+  core.on_worker_hello(now, 0, true);
+  core.on_worker_hello(now, 1, false);
+  EXPECT_TRUE(meeting());
+  core.on_worker_joined(0, 3);
+  EXPECT_TRUE(meeting()) << "of another round";
+  core.on_worker_joined(0, 0);
+  EXPECT_FALSE(meeting());
+}
+
+TEST_F(Agent, AStepShowsThatItsWorkersHaveMetTheOthers) {
+  run_reconfigurable();
+  now += Duration{5'000};
+  EXPECT_TRUE(the<wire::Heartbeat>(core.on_tick(now)).meeting);
+  core.on_worker_progress(now, 1, 0);
+  now += Duration{5'000};
+  EXPECT_FALSE(the<wire::Heartbeat>(core.on_tick(now)).meeting);
+}
+
+TEST_F(Agent, WorkersThatMeetAtAStoreOfTheirOwnDoNotNeedTheRendezvous) {
+  wire::RoundStart start = round_start(0);
+  start.store_port = 4711;
+  join();
+  message(start);
+  core.on_worker_hello(now, 0, true);
+  now += Duration{5'000};
+  EXPECT_FALSE(the<wire::Heartbeat>(core.on_tick(now)).meeting);
+}
+
 TEST_F(Agent, AFreshStartEndsEverybody) {
   run_reconfigurable();
   EXPECT_THAT(names(message(wire::Stop{0, "why", false})), ElementsAre("signal 15: why"));

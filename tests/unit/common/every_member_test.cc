@@ -39,6 +39,7 @@ void expect_each_member() {
   if constexpr (std::is_same_v<T, wire::Progress>) message.computed_ms = 1;
   if constexpr (std::is_same_v<T, wire::Heartbeat>) {
     message.computed.emplace_back();
+    message.meeting = true;
     message.sent_ms = 1;
   }
   const nlohmann::json json = nlohmann::json::parse(wire::encode(Variant(message)));

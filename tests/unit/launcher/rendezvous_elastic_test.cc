@@ -194,6 +194,53 @@ TEST(Takeover, AlsoIfItCameFirst) {
   EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 1) << "charged once";
 }
 
+TEST(Takeover, WorkersThatHadNotMetMeetInAnotherRound) {
+  for (const bool all_are_back : {true, false}) {
+    Harness h;
+    const auto a = h.join(running("a", 4));
+    const auto b = all_are_back ? h.join(running("b", 4)) : 0;
+    wire::Heartbeat heartbeat;
+    heartbeat.meeting = true;
+    h.say(a, heartbeat);
+    const auto stop = h.last<wire::Stop>(a);
+    EXPECT_EQ(stop.round, 4);
+    EXPECT_EQ(stop.reason, "the rendezvous was lost before the workers had met");
+    EXPECT_TRUE(stop.keep_workers);
+    h.say(a, heartbeat);
+    EXPECT_EQ(h.count<wire::Stop>(a), 1u);
+    h.say(a, wire::Stopped{4, {}});
+    const auto other = all_are_back ? b : h.join(running("b", 4));
+    EXPECT_EQ(h.last<wire::Stop>(other).round, 4);
+    h.say(other, wire::Stopped{4, {}});
+    h.pass(Duration{4'000});
+    EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+    EXPECT_EQ(h.last<wire::RoundStart>(other).restarts, 1) << "charged once";
+    // Its own store is there.
+    h.say(a, heartbeat);
+    EXPECT_EQ(h.count<wire::Stop>(a), 1u);
+  }
+}
+
+TEST(Takeover, AFailureBeforeTheFirstStepMayComeOfTheLoss) {
+  Harness h;
+  const auto a = h.join(running("a", 4));
+  const auto b = h.join(running("b", 4));
+  const auto fail_at_start = [&](Round round) {
+    wire::WorkerFailed failed{round, {}};
+    failed.failure.exit_code = 73;
+    failed.reports_progress = true;
+    h.say(a, failed);
+    for (const auto each : {a, b}) h.say(each, wire::Stopped{round, {}});
+    h.pass(Duration{4'000});
+  };
+  fail_at_start(4);
+  ASSERT_TRUE(h.finished.empty());
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+  fail_at_start(5);
+  ASSERT_FALSE(h.finished.empty());
+  EXPECT_THAT(h.finished[0].summary, HasSubstr("no worker had made a step"));
+}
+
 TEST(Takeover, AFailureOfWhichTheLostCoordinatorKnewIsToldAgain) {
   Harness h;
   const auto a = h.join(running("a", 4));

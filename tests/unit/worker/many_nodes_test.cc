@@ -94,15 +94,15 @@ TEST_P(ManyNodesOver, MakeTheOtherLinksWhenAnOperationNeedsThem) {
   all_reduce(10'000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ManyNodesOver, ::testing::Values(LinkKind::kTcp, LinkKind::kEncrypted),
+INSTANTIATE_TEST_SUITE_P(Kinds, ManyNodesOver,
+                         ::testing::Values(LinkKind::kTcp, LinkKind::kEncrypted),
                          [](const auto& kind) { return std::string(test::name_of(kind.param)); });
 
 // Its cause goes from neighbour to neighbour.
 TEST_F(ManyNodes, AnAbortEndsTheWaitForTheOtherLinks) {
   auto transports = test::connected_transports(nodes_, LinkKind::kTcp);
-  test::on_ranks(kNodes, [&](Rank rank) {
-    transports[static_cast<std::size_t>(rank)]->start_watch({});
-  });
+  test::on_ranks(kNodes,
+                 [&](Rank rank) { transports[static_cast<std::size_t>(rank)]->start_watch({}); });
   test::on_ranks(kNodes, [&](Rank rank) {
     transport::Transport& own = *transports[static_cast<std::size_t>(rank)];
     if (rank == 7) return own.raise_abort({Errc::kMismatch, 7, "rank 7 gives up"});
