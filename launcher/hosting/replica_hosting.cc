@@ -14,7 +14,6 @@ namespace ddp::hosting {
 namespace {
 
 constexpr Duration kTick{20};
-constexpr Duration kOutsideTick{200};  // Of one that does not keep the record: it only listens.
 // How long the other nodes may take to learn that this one leaves, and then to elect another
 // coordinator.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
@@ -97,6 +96,7 @@ server::AgentFront::ReplicaHooks ReplicaHosting::hooks() {
                 const auto message = replicas::decode_replica_message(payload);
                 if (!message || message->job_id != spec_.job_id) return false;
                 replica_.receive(Clock::now(), *message);
+                if (!ticks_) tick();
                 return true;
               },
           .joined =
@@ -139,7 +139,9 @@ void ReplicaHosting::tick() {
   replica_.tick(Clock::now());
   log_voters();
   if (end_by_ && (!replica_.leads() || Clock::now() >= *end_by_)) return finish_end();
-  tick_.after(replica_.servers().empty() ? kOutsideTick : kTick, [this] { tick(); });
+  // Where the job's record is not kept, nothing happens by itself.
+  ticks_ = !replica_.servers().empty() || end_by_;
+  if (ticks_) tick_.after(kTick, [this] { tick(); });
 }
 
 void ReplicaHosting::on_won(const rendezvous::JobRecord& record) {

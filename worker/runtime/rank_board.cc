@@ -14,6 +14,7 @@ namespace {
 
 // How long one request to the store waits if the wait may be interrupted; then it is repeated.
 constexpr Duration kLook{200};
+constexpr Rank kAskedAtOnce = 64;
 
 // Texts one after the other, each as "<bytes>:<text>".
 std::string joined(const std::vector<std::string>& texts) {
@@ -100,12 +101,28 @@ Failure RankBoard::explain(const Error& error) {
   return {error.code, -1, error.message};
 }
 
+Result<bool> RankBoard::are_present(Rank begin, Rank end) {
+  std::vector<std::string> keys;
+  for (Rank rank = begin; rank < end; ++rank)
+    keys.push_back(fmt::format("{}/{}/{}", prefix_, presence_, rank));
+  return store_.check(keys);
+}
+
 Failure RankBoard::missing(const std::string& reason) {
   std::string list;
   Rank first = -1;
   for (Rank rank = 0; rank < world_size_; ++rank) {
-    auto there = store_.check({fmt::format("{}/{}/{}", prefix_, presence_, rank)});
-    if (!there) break;  // The store is gone; each further question could take seconds.
+    // Most are there, and all ranks ask at the same time.
+    if (rank % kAskedAtOnce == 0) {
+      const auto there = are_present(rank, std::min(rank + kAskedAtOnce, world_size_));
+      if (!there) break;  // The store is gone; each further question could take seconds.
+      if (*there) {
+        rank += kAskedAtOnce - 1;
+        continue;
+      }
+    }
+    const auto there = are_present(rank, rank + 1);
+    if (!there) break;
     if (*there) continue;
     if (first < 0) first = rank;
     list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);

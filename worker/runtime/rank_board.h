@@ -35,6 +35,8 @@ class RankBoard {
   TimePoint deadline() const { return deadline_; }
 
  private:
+  // Of the ranks from `begin` up to, but not including `end`.
+  Result<bool> are_present(Rank begin, Rank end);
   Failure missing(const std::string& reason);
 
   std::unique_lock<std::mutex> lock_;

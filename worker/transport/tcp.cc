@@ -194,6 +194,7 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
     }
   }
   std::vector<Visitor> visitors;
+  const TimePoint since = Clock::now();
   while (!complete(expected)) {
     std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
     for (const Visitor& visitor : visitors) {
@@ -203,7 +204,8 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return not_come(identities, expected);
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
-    const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 1000;
+    const std::int64_t longest =
+        WaitInterrupt::set() ? WaitInterrupt::until_look(since).count() : 1000;
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
     if ((entries[0].revents & POLLIN) != 0) {
       for (UniqueFd& fd : accept_some(fd_.get(), gate_))

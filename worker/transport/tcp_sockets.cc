@@ -50,12 +50,14 @@ Result<AddrInfo> look_up(const std::string& host, int port, int socket_type, int
 }
 
 Result<void> wait_for(int fd, int events, TimePoint deadline) {
+  const TimePoint since = Clock::now();
   for (;;) {
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return make_error(Errc::kTimeout, "no answer in time");
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
     pollfd entry{fd, static_cast<short>(events), 0};
-    const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 60'000;
+    const std::int64_t longest =
+        WaitInterrupt::set() ? WaitInterrupt::until_look(since).count() : 60'000;
     const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, longest)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return make_error(Errc::kIo, "{}", error_text(errno));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -8,12 +9,13 @@
 namespace ddp::transport {
 
 // Lets a thread give up a wait before its deadline. While the object lives, waits of this thread
-// for setting up links (tcp.h) end with kAborted within kLook after `given_up` returns true; if it
-// also covers operations, so do waits for the other ranks in one. It is called only while the
+// for setting up links (tcp.h) end with kAborted soon after `given_up` returns true (until_look());
+// if it also covers operations, so do waits for the other ranks in one. It is called only while the
 // thread has nothing else to do. Of objects within each other, each one counts.
 class WaitInterrupt {
  public:
   static constexpr Duration kLook{20};
+  static constexpr Duration kLongestLook{500};
 
   enum class Covers { kSettingUp, kOperationsToo };
   explicit WaitInterrupt(std::function<bool()> given_up, Covers covers = Covers::kSettingUp)
@@ -22,6 +24,13 @@ class WaitInterrupt {
   WaitInterrupt(const WaitInterrupt&) = delete;
   WaitInterrupt& operator=(const WaitInterrupt&) = delete;
 
+  // How long a wait that began at `since` goes on until it asks again: a tenth of the time that it
+  // has lasted, within limits. If many ranks wait long for each other, asking would keep their
+  // machine busy.
+  static Duration until_look(TimePoint since) {
+    const auto waited = std::chrono::duration_cast<Duration>(Clock::now() - since);
+    return std::clamp(waited / 10, kLook, kLongestLook);
+  }
   // Whether this thread has one, and whether it is to give up.
   static bool set() { return current() != nullptr; }
   static bool raised() {

@@ -160,6 +160,21 @@ TEST(RankBoard, AMissingRankAndAnotherVersionAreNamed) {
   }
 }
 
+TEST(RankBoard, ManyMissingRanksAreNamed) {
+  const auto store = std::make_shared<test::HashStore>();
+  for (int rank = 0; rank < 200; ++rank) {
+    if (rank == 3 || rank == 64 || (rank >= 190 && rank < 192)) continue;
+    ASSERT_TRUE(store->set("test/here/" + std::to_string(rank), ""));
+  }
+  runtime::RankBoard board(test::local_meeting(store), 200, "a test", Clock::now());
+  board.expect("here");
+  std::string value;
+  const auto missing = board.read("/none", value);
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->suspect, 3);
+  EXPECT_THAT(missing->text, HasSubstr("of 200 ranks, rank 3, 64, 190, 191 did not arrive"));
+}
+
 TEST(WaitInterrupt, OneWithinAnotherCountsToo) {
   bool outer_gives_up = false;
   bool inner_gives_up = false;
