@@ -35,9 +35,20 @@ transport::LinkIdentity Lane::identity(int node, Control control) const {
   return identity;
 }
 
+Outcome Lane::look_up(const std::vector<int>& nodes, RankBoard& board) {
+  for (const int node : nodes) {
+    if (node < topology_.node()) continue;
+    if (auto failure =
+            board.read(fmt::format("/addr/{}", topology_.lane_peer(node)), endpoints_[node]))
+      return failure;
+  }
+  return {};
+}
+
 // Connects to higher nodes first: the last node has nobody to connect to, so it accepts at once,
 // and then the others do, in turn.
-Outcome Lane::connect(const std::vector<int>& nodes, Control control, RankBoard& board,
+Outcome Lane::connect(const std::vector<int>& nodes, Control control, TimePoint deadline,
+                      const Explain& explain,
                       std::vector<std::unique_ptr<transport::Link>>& by_node) {
   std::vector<int> lower;
   std::vector<transport::LinkIdentity> expected;
@@ -47,21 +58,18 @@ Outcome Lane::connect(const std::vector<int>& nodes, Control control, RankBoard&
       expected.push_back(identity(node, control));
       continue;
     }
-    std::string endpoint;
-    if (auto failure = board.read(fmt::format("/addr/{}", topology_.lane_peer(node)), endpoint))
-      return failure;
-    auto link = transport::connect_link(endpoint, identity(node, control), board.deadline(),
+    auto link = transport::connect_link(endpoints_[node], identity(node, control), deadline,
                                         engine_.get(), guard_.get());
-    if (!link) return board.explain(link.error());
+    if (!link) return explain(link.error());
     by_node[static_cast<std::size_t>(node)] = std::move(*link);
   }
   if (!lower.empty()) {
-    auto accepted = listener_->accept(expected, board.deadline(), engine_.get());
-    if (!accepted) return board.explain(accepted.error());
+    auto accepted = listener_->accept(expected, deadline, engine_.get());
+    if (!accepted) return explain(accepted.error());
     for (std::size_t i = 0; i < lower.size(); ++i)
       by_node[static_cast<std::size_t>(lower[i])] = std::move((*accepted)[i]);
   }
-  return establish(nodes, board.deadline(), by_node);
+  return establish(nodes, deadline, by_node);
 }
 
 // Every rank has all these connections by now, and all ranks go through their links in the same

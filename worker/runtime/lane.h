@@ -1,7 +1,10 @@
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -24,13 +27,17 @@ class Lane {
   static Outcome open(const Meeting& meeting, const transport::Topology& topology, Round round,
                       RankBoard& board, std::unique_ptr<Lane>& lane);
 
+  // Reads where those of these nodes listen to which this rank is to connect.
+  Outcome look_up(const std::vector<int>& nodes, RankBoard& board);
+
   // Whether a link is to have a control connection.
   enum class Control { kWith, kWithout };
-  // Makes the links to these nodes, in ascending order, until the board's deadline. kTimeout names
-  // the ranks that are missing, kMismatch those that chose another engine. Collective: the ranks on
-  // those nodes call it, too.
-  Outcome connect(const std::vector<int>& nodes, Control control, RankBoard& board,
-                  std::vector<std::unique_ptr<transport::Link>>& by_node);
+  // Makes the links to these nodes, in ascending order, after look_up(). kMismatch names the ranks
+  // that chose another engine; other errors go through `explain`. Collective: the ranks on those
+  // nodes call it, too. Does not use the store.
+  using Explain = std::function<Failure(const Error&)>;
+  Outcome connect(const std::vector<int>& nodes, Control control, TimePoint deadline,
+                  const Explain& explain, std::vector<std::unique_ptr<transport::Link>>& by_node);
 
  private:
   Lane(std::unique_ptr<transport::DataEngine> engine,
@@ -51,6 +58,7 @@ class Lane {
   std::shared_ptr<const transport::LinkGuard> guard_;
   const transport::Topology topology_;
   const Round round_;
+  std::map<int, std::string> endpoints_;  // Of higher nodes, as far as they are known.
 };
 
 }  // namespace ddp::runtime

@@ -102,14 +102,27 @@ Outcome NodeLinks::connect(const transport::Topology& topology, transport::LaneL
     if (topology.lane_peer(node) < 0) continue;
     (topology.begins_linked(node) ? first : rest).push_back(node);
   }
-  if (auto failure = lane->connect(first, Lane::Control::kWith, board_, links.by_node))
+  if (auto failure = lane->look_up(first, board_)) return failure;
+  const auto explain = [this](const Error& error) { return board_.explain(error); };
+  if (auto failure =
+          lane->connect(first, Lane::Control::kWith, board_.deadline(), explain, links.by_node))
     return failure;
   if (rest.empty()) return {};
   links.make_rest = [lane, rest, meeting = meeting_, size = world_size_, what = what_](
                         std::vector<std::unique_ptr<transport::Link>>& by_node, TimePoint limit) {
-    RankBoard board(meeting, size, what, limit);
-    board.expect("addr");
-    return lane->connect(rest, Lane::Control::kWithout, board, by_node);
+    const auto on_board = [&](const auto& act) {
+      RankBoard board(meeting, size, what, limit);
+      board.expect("addr");
+      return act(board);
+    };
+    // Every endpoint is there since the first links were made. Nobody waits for another rank while
+    // it holds the store: a new group may be made meanwhile.
+    auto failure = on_board([&](RankBoard& board) { return lane->look_up(rest, board); });
+    if (failure) return failure;
+    const auto explain = [&](const Error& error) {
+      return on_board([&](RankBoard& board) { return board.explain(error); });
+    };
+    return lane->connect(rest, Lane::Control::kWithout, limit, explain, by_node);
   };
   return {};
 }

@@ -12,7 +12,8 @@
 namespace ddp::runtime {
 namespace {
 
-// How long one request to the store waits if the wait may be interrupted; then it is repeated.
+// How long one request to the store waits at least if the wait may be interrupted; then it is
+// repeated.
 constexpr Duration kLook{200};
 constexpr Rank kAskedAtOnce = 64;
 
@@ -54,10 +55,12 @@ Outcome RankBoard::publish(const std::string& key, const std::string& value) {
 }
 
 Outcome RankBoard::read(const std::string& key, std::string& value) {
+  const TimePoint since = Clock::now();
   for (;;) {
     const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
-    const bool in_parts = transport::WaitInterrupt::set() && left > kLook;
-    auto got = store_.get(prefix_ + key, in_parts ? kLook : left);
+    const Duration part = std::max(kLook, transport::WaitInterrupt::until_look(since));
+    const bool in_parts = transport::WaitInterrupt::set() && left > part;
+    auto got = store_.get(prefix_ + key, in_parts ? part : left);
     if (got) {
       value = std::move(*got);
       return {};
