@@ -115,14 +115,14 @@ Outcome NodeLinks::connect(const transport::Topology& topology, transport::LaneL
       board.expect("addr");
       return act(board);
     };
-    // Every endpoint is there since the first links were made. Nobody waits for another rank while
-    // it holds the store: a new group may be made meanwhile.
+    // All ranks have entered the operation, so every endpoint is there. Nobody waits for another
+    // rank while it holds the store: a new group may be made meanwhile.
     auto failure = on_board([&](RankBoard& board) { return lane->look_up(rest, board); });
     if (failure) return failure;
-    const auto explain = [&](const Error& error) {
+    const auto explain_later = [&](const Error& error) {
       return on_board([&](RankBoard& board) { return board.explain(error); });
     };
-    return lane->connect(rest, Lane::Control::kWithout, limit, explain, by_node);
+    return lane->connect(rest, Lane::Control::kWithout, limit, explain_later, by_node);
   };
   return {};
 }
