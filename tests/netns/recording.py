@@ -22,6 +22,7 @@ import netns
 SKIPPED = 77
 PORT = 29400
 LIMIT_S = 120
+HALF = 1 << 31  # Of the sequence numbers.
 TOKEN = "the token of this test, and of no other"
 WINDOW = 64
 SYSTEM_PYTHON = "/usr/bin/python3"  # The one that has Debian's PyTorch.
@@ -127,8 +128,22 @@ def conversations(path):
         total, = struct.unpack_from(">H", packet, 16)
         end = 14 + total if total else len(packet)
         body = packet[start + (packet[start + 12] >> 4) * 4:end]
-        flows.setdefault(packet[26:34] + packet[start:start + 4], []).append(body)
-    return {flow: b"".join(bodies) for flow, bodies in flows.items()}
+        number, = struct.unpack_from(">I", packet, start + 4)
+        if body:
+            flows.setdefault(packet[26:34] + packet[start:start + 4], []).append((number, body))
+    return {flow: in_order(segments) for flow, segments in flows.items()}
+
+
+def in_order(segments):
+    """A busy machine sends some segments again, and records some after later ones."""
+    first = segments[0][0]
+    offsets = [(number - first + HALF) % (2 * HALF) - HALF for number, _ in segments]
+    lowest, stream = min(offsets), bytearray()
+    for offset, (_, body) in zip(offsets, segments):
+        at = offset - lowest
+        stream.extend(bytes(max(0, at + len(body) - len(stream))))
+        stream[at:at + len(body)] = body
+    return bytes(stream)
 
 
 def record(net, name, program, flags, environment):
