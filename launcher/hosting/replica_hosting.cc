@@ -136,6 +136,7 @@ void ReplicaHosting::log_voters() {
 }
 
 void ReplicaHosting::tick() {
+  if (has_ended_) return;
   replica_.tick(Clock::now());
   log_voters();
   if (end_by_ && (!replica_.leads() || Clock::now() >= *end_by_)) return finish_end();
@@ -178,6 +179,7 @@ void ReplicaHosting::hand_over() {
 }
 
 void ReplicaHosting::finish_end() {
+  has_ended_ = true;
   tick_.cancel();
   if (const auto done = std::exchange(ended_, nullptr)) done();
 }

@@ -60,6 +60,7 @@ class ReplicaHosting : public MovingHosting {
   replicas::JobReplica replica_;
   net::Timer tick_;
   bool ticks_ = false;
+  bool has_ended_ = false;
   std::ptrdiff_t voters_ = 0;  // As last logged.
   bool over_ = false;          // The job.
   bool told_ = false;          // Where the coordinator is, other than at first.

@@ -23,7 +23,7 @@ namespace ddp::runtime {
 // "<prefix>/addr/<rank>"; of two ranks, the one on the lower node connects. One thread at a time.
 class Lane {
  public:
-  // Publishes this rank's endpoint. `meeting` is copied.
+  // Publishes this rank's endpoint. Needs `meeting` and `board` during the call only.
   static Outcome open(const Meeting& meeting, const transport::Topology& topology, Round round,
                       RankBoard& board, std::unique_ptr<Lane>& lane);
 

@@ -12,16 +12,18 @@ namespace ddp::transport {
 Link::Link(std::unique_ptr<DataStream> data, Connection control, Rank peer, int peer_node)
     : data_(std::move(data)), control_(std::move(control)), peer_(peer), peer_node_(peer_node) {}
 
-// A peer that ends its streams on purpose says why, but its message may arrive a little later.
-void Link::explain_end() {
+Outcome await_verdict(const Segment& segment) {
   const TimePoint limit = Clock::now() + ControlLinks::kVerdictTime;
-  while (segment_ != nullptr && !segment_->aborted() && Clock::now() < limit) {
-    futex_wait(segment_->abort_word(), 0, limit - Clock::now());
+  while (!segment.aborted() && Clock::now() < limit) {
+    futex_wait(segment.abort_word(), 0, limit - Clock::now());
   }
-  if (segment_ != nullptr && segment_->aborted()) {
-    failure_ = segment_->abort_cause();
-    return;
-  }
+  if (!segment.aborted()) return {};
+  return segment.abort_cause();
+}
+
+void Link::explain_end() {
+  if (segment_ != nullptr) failure_ = await_verdict(*segment_);
+  if (failure_) return;
   failure_ =
       Failure{Errc::kPeerLost, peer_,
               fmt::format("rank {} on node {} is gone: {}", peer_, peer_node_, data_->how())};

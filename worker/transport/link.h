@@ -19,6 +19,11 @@ struct pollfd;
 
 namespace ddp::transport {
 
+// For a rank whose connection has ended: the cause of the round's end, if it comes within
+// ControlLinks::kVerdictTime. A peer that ends its streams on purpose says why, but its message may
+// arrive a little later.
+Outcome await_verdict(const Segment& segment);
+
 // Connects this rank to one on another node: a data stream over any engine, and a control
 // connection, which the Watch takes over.
 //

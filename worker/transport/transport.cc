@@ -58,7 +58,11 @@ Outcome Transport::make_all_links(TimePoint deadline) {
   const auto make = std::exchange(make_rest_, nullptr);
   const WaitInterrupt interrupt([this] { return segment_->aborted(); });
   const Outcome failure = make(links_, deadline);
-  if (failure) return segment_->aborted() ? segment_->abort_cause() : failure;
+  if (failure) {
+    // The peer of a connection that ended may have heard of the round's end before this rank.
+    if (failure->code == Errc::kPeerLost) (void)await_verdict(*segment_);
+    return segment_->aborted() ? segment_->abort_cause() : failure;
+  }
   adopt_links();
   return {};
 }

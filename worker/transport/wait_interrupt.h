@@ -34,16 +34,26 @@ class WaitInterrupt {
   // Whether this thread has one, and whether it is to give up.
   static bool set() { return current() != nullptr; }
   static bool raised() {
+    return any([](const WaitInterrupt& each) { return each.given_up_(); });
+  }
+  // The same for a wait in an operation.
+  static bool set_for_operations() {
+    return any([](const WaitInterrupt& each) { return each.covers_ == Covers::kOperationsToo; });
+  }
+  static bool raised_in_operation() {
+    return any([](const WaitInterrupt& each) {
+      return each.covers_ == Covers::kOperationsToo && each.given_up_();
+    });
+  }
+
+ private:
+  template <typename Condition>
+  static bool any(Condition holds) {
     for (const WaitInterrupt* each = current(); each != nullptr; each = each->outer_) {
-      if (each->given_up_()) return true;
+      if (holds(*each)) return true;
     }
     return false;
   }
-  // The same for a wait in an operation.
-  static bool set_for_operations() { return set() && current()->covers_ == Covers::kOperationsToo; }
-  static bool raised_in_operation() { return set_for_operations() && current()->given_up_(); }
-
- private:
   static WaitInterrupt*& current() {
     static thread_local WaitInterrupt* interrupt = nullptr;
     return interrupt;

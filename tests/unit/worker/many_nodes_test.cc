@@ -163,7 +163,7 @@ TEST(RankBoard, AMissingRankAndAnotherVersionAreNamed) {
 TEST(RankBoard, ManyMissingRanksAreNamed) {
   const auto store = std::make_shared<test::HashStore>();
   for (int rank = 0; rank < 200; ++rank) {
-    if (rank == 3 || rank == 64 || (rank >= 190 && rank < 192)) continue;
+    if (rank == 3 || rank == 128 || (rank >= 190 && rank < 192)) continue;
     ASSERT_TRUE(store->set("test/here/" + std::to_string(rank), ""));
   }
   runtime::RankBoard board(test::local_meeting(store), 200, "a test", Clock::now());
@@ -172,7 +172,7 @@ TEST(RankBoard, ManyMissingRanksAreNamed) {
   const auto missing = board.read("/none", value);
   ASSERT_TRUE(missing);
   EXPECT_EQ(missing->suspect, 3);
-  EXPECT_THAT(missing->text, HasSubstr("of 200 ranks, rank 3, 64, 190, 191 did not arrive"));
+  EXPECT_THAT(missing->text, HasSubstr("of 200 ranks, rank 3, 128, 190, 191 did not arrive"));
 }
 
 TEST(WaitInterrupt, OneWithinAnotherCountsToo) {
@@ -190,6 +190,17 @@ TEST(WaitInterrupt, OneWithinAnotherCountsToo) {
   }
   EXPECT_FALSE(transport::WaitInterrupt::raised());
   EXPECT_TRUE(transport::WaitInterrupt::set());
+}
+
+TEST(WaitInterrupt, OneOfOperationsCountsAroundOneOfSettingUp) {
+  bool gives_up = false;
+  const transport::WaitInterrupt outer([&] { return gives_up; },
+                                       transport::WaitInterrupt::Covers::kOperationsToo);
+  const transport::WaitInterrupt inner([] { return true; });
+  EXPECT_TRUE(transport::WaitInterrupt::set_for_operations());
+  EXPECT_FALSE(transport::WaitInterrupt::raised_in_operation());
+  gives_up = true;
+  EXPECT_TRUE(transport::WaitInterrupt::raised_in_operation());
 }
 
 }  // namespace
