@@ -12,6 +12,8 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
+# Only the headers: common/auth and common/net load libcrypto and libssl, only in jobs with a token or TLS.
+find_path(OPENSSL_INCLUDE_DIR openssl/hmac.h REQUIRED)
 if(SKBUILD)
   return()  # The Python package needs no more.
 endif()
@@ -26,9 +28,6 @@ find_path(RAFT_INCLUDE_DIR raft.h REQUIRED)
 find_library(RAFT_LIBRARY raft REQUIRED)
 # Only the header: agent/process/stacks.cc loads the library at run time.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
-
-# Only the headers: common/auth and common/net load libcrypto and libssl, only in jobs with a token or TLS.
-find_path(OPENSSL_INCLUDE_DIR openssl/hmac.h REQUIRED)
 
 # Standalone Asio is headers only. SYSTEM, so that our warning flags do not apply to it.
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
