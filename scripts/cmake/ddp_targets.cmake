@@ -90,17 +90,10 @@ function(ddp_program name)
   target_link_options(${name} PRIVATE -Wl,--as-needed)
 endfunction()
 
-# ddp_place_test(NAME COST seconds [TIMEOUT seconds] [WAITS TRUE]): how a test is scheduled among tests that run in parallel
-# (tests/README.md). COST: its time when it runs alone; the longest begin first. TIMEOUT: ctest ends it then; with sanitizers,
-# which slow it down, after eight times as long. WAITS: it mostly waits, so it takes one slot instead of two.
+# ddp_place_test(NAME COST seconds [WAITS TRUE]): how a test is scheduled among tests that run in parallel (tests/README.md).
+# COST: its time when it runs alone; the longest begin first. WAITS: it mostly waits, so it takes one slot instead of two.
 function(ddp_place_test name)
-  cmake_parse_arguments(ARG "" "COST;TIMEOUT;WAITS" "" ${ARGN})
-  if(ARG_TIMEOUT)
-    if(DDP_SANITIZE)
-      math(EXPR ARG_TIMEOUT "8 * ${ARG_TIMEOUT}")
-    endif()
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
-  endif()
+  cmake_parse_arguments(ARG "" "COST;WAITS" "" ${ARGN})
   if(ARG_WAITS)
     set(slots 1)
   else()
@@ -109,12 +102,12 @@ function(ddp_place_test name)
   set_tests_properties(${name} PROPERTIES PROCESSORS ${slots} COST ${ARG_COST})
 endfunction()
 
-# ddp_test(NAME [TORCH | OPTIMIZED] SOURCES file... LINK target... [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a
+# ddp_test(NAME [TORCH | OPTIMIZED] SOURCES file... LINK target... [LABELS l...] [COST seconds] [WAITS]): a
 # GoogleTest binary that is one ctest. TORCH: it includes LibTorch's headers. OPTIMIZED: its own loops take seconds without.
 # COST and WAITS: ddp_place_test().
 # DDP_BIN_DIR names the folder of the built programs for tests that start them.
 function(ddp_test name)
-  cmake_parse_arguments(ARG "TORCH;OPTIMIZED;WAITS" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;OPTIMIZED;WAITS" "COST" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test-bin)
   set(kind test)
@@ -129,46 +122,40 @@ function(ddp_test name)
   endif()
   # All suites, except those that have a ctest of their own (ddp_suite()). A filter of "-" alone means all.
   add_test(NAME ${name} COMMAND ${name} --gtest_filter=-$<JOIN:$<TARGET_PROPERTY:${name},DDP_SUITES>,:>)
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
-  endif()
   if(NOT ARG_COST)
     set(ARG_COST 1)
   endif()
-  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT ${ARG_TIMEOUT} WAITS ${ARG_WAITS})
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
 endfunction()
 
-# ddp_suite(NAME PROGRAM test FILTER pattern... [TIMEOUT seconds] [COST seconds] [WAITS]): some suites of a ddp_test() as a ctest
+# ddp_suite(NAME PROGRAM test FILTER pattern... [COST seconds] [WAITS]): some suites of a ddp_test() as a ctest
 # of their own, which runs beside the rest. Give each suite that takes seconds one. The patterns are GoogleTest's.
 function(ddp_suite name)
-  cmake_parse_arguments(ARG "WAITS" "PROGRAM;TIMEOUT;COST" "FILTER" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "PROGRAM;COST" "FILTER" ${ARGN})
   set_property(TARGET ${ARG_PROGRAM} APPEND PROPERTY DDP_SUITES ${ARG_FILTER})
   list(JOIN ARG_FILTER ":" filter)
   add_test(NAME ${name} COMMAND ${ARG_PROGRAM} --gtest_filter=${filter})
-  foreach(property TIMEOUT LABELS ENVIRONMENT ENVIRONMENT_MODIFICATION)
+  foreach(property LABELS ENVIRONMENT ENVIRONMENT_MODIFICATION)
     get_test_property(${ARG_PROGRAM} ${property} value)
     set_tests_properties(${name} PROPERTIES ${property} "${value}")
   endforeach()
-  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT "${ARG_TIMEOUT}" WAITS ${ARG_WAITS})
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
-# ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a Python script
+# ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [COST seconds] [WAITS]): a Python script
 # that is one ctest. COST and WAITS: ddp_place_test(). The script's arguments are the folder of the built programs, then ARGS.
 # Status 77 means that this machine lacks what the test needs.
 function(ddp_script_test name)
-  cmake_parse_arguments(ARG "WAITS" "SCRIPT;TIMEOUT;COST" "ARGS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "SCRIPT;COST" "ARGS;LABELS" ${ARGN})
   add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${CMAKE_BINARY_DIR}/bin ${ARG_ARGS})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)
-  endif()
   if(NOT ARG_COST)
     set(ARG_COST 5)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "process;${ARG_LABELS}" SKIP_RETURN_CODE 77)
-  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT ${ARG_TIMEOUT} WAITS ${ARG_WAITS})
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
 # ddp_unity(NAME COUNT): COUNT of the target's sources share a translation unit, and so share the cost of their headers, above

@@ -18,7 +18,7 @@ import netns
 
 SKIPPED = 77
 PORT = 29400
-LIMIT_S = 60
+LIMIT_S = 240
 REFUSED = 74
 bin_dir = Path(sys.argv[1])
 base = Path(tempfile.mkdtemp(prefix="ddp_access."))

@@ -13,7 +13,7 @@ from pathlib import Path
 import jobs
 import netns
 
-LIMIT_S = 150
+LIMIT_S = 240
 PORT = 29400  # In namespaces of their own, where nobody else is.
 DISK_MB = 8   # Of the file system with the checkpoints.
 # Gives a node its name, and its own /tmp, /dev/shm and lock of the checkpoints' folder: a file server takes the lock from a node that

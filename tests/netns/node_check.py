@@ -18,7 +18,7 @@ SKIPPED = 77
 UNFIT = 77
 NODES = 3
 PORT = 29400
-LIMIT_S = 150
+LIMIT_S = 240
 DDP_RUN = str(Path(sys.argv[1]) / "ddp-run")
 base = Path(tempfile.mkdtemp(prefix="ddp_node_check.", dir="/dev/shm"))
 

@@ -21,7 +21,7 @@ import netns
 
 SKIPPED = 77
 PORT = 29400
-LIMIT_S = 120
+LIMIT_S = 240
 HALF = 1 << 31  # Of the sequence numbers.
 TOKEN = "the token of this test, and of no other"
 WINDOW = 64

@@ -17,7 +17,7 @@ import jobs
 BIN = Path(sys.argv[1])
 DDP_RUN = str(BIN / "ddp-run")
 UNFIT = 77
-LIMIT_S = 120
+LIMIT_S = 240
 # A tmpfs, so that a slow disk does not count.
 base = Path(tempfile.mkdtemp(prefix="ddp_bad_nodes.", dir="/dev/shm"))
 

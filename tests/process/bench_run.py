@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 import jobs  # noqa: E402
 import netns  # noqa: E402
 
-LIMIT_S = 60
+LIMIT_S = 240
 # How many processes of it have been seen so far: from its own interpreter to those of the script, of which there are ten.
 MOMENTS = range(1, 11)
 SCRIPT = """#!/bin/sh

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
 BIN, TRAINER_WORKER, ENGINE_WORKER = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-LIMIT_S = 60
+LIMIT_S = 240
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "3",
             "--batch-size", "4", "--dropout", "0.2", "--momentum", "0.9", "--threads", "1", "--log-every", "1"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 BIN = Path(sys.argv[1])
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
-LIMIT_S = 120
+LIMIT_S = 240
 COMMITS = {"dropout": ["1", "20"], "powersgd": ["7", "auto"]}
 RECIPES = {
     "dropout": ["--dropout", "0.2"],

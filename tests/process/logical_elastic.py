@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
 bin_dir = Path(sys.argv[1])
-LIMIT_S = 60
+LIMIT_S = 240
 EPOCHS, STEPS = 6, 6 * 100
 TRAIN = [str(bin_dir / "ddp-train"), "--logical-world-size", "4", "--model", "mnist", "--dropout", "0.3", "--momentum", "0.9",
          "--train-samples", "1600", "--test-samples", "50", "--batch-size", "4", "--epochs", str(EPOCHS), "--log-every", "1"]

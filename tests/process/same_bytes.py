@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
-LIMIT_S = 120
+LIMIT_S = 240
 # What is trained. Each takes about as long undisturbed as it takes to start LibTorch a few times.
 RECIPES = {
     "mnist": ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",

@@ -20,7 +20,7 @@ import jobs
 import torchrun
 
 SKIPPED = 77
-LIMIT_S = 120
+LIMIT_S = 240
 SCRIPT = str(Path(__file__).resolve().parent / "torchrun_scripts" / "gloo_job.py")
 RANK_0_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 # A PyTorch that is not found by whoever looks for it from `python3 -c` is not known to lack libuv.

@@ -16,7 +16,7 @@ import jobs
 import torchrun
 
 SKIPPED = 77
-LIMIT_S = 120
+LIMIT_S = 240
 SCRIPTS = Path(__file__).resolve().parent / "torchrun_scripts"
 
 

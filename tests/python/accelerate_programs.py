@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "worker/python/examples"
 sys.path.insert(0, str(EXAMPLES))
 import images
 
-LIMIT_S = 150
+LIMIT_S = 240
 SAMPLES, BATCH, EPOCHS = 320, 32, 3
 STEPS = SAMPLES // BATCH // 2  # Of an epoch, on each of two ranks.
 

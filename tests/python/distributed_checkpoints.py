@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 import ddp_run  # noqa: F401
 
-LIMIT_S = 150
+LIMIT_S = 240
 STEPS, EVERY, DIES_AT = 9, 3, 6
 
 

@@ -19,7 +19,7 @@ import torchrun
 BIN = Path(sys.argv[1]).resolve()
 PROGRAM = str(Path(__file__).with_name("elastic_program.py"))
 STEPS = 16
-LIMIT_S = 120
+LIMIT_S = 240
 
 
 class Job:

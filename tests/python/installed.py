@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import torchrun
 
 SKIPPED = 77
-LIMIT_S = 500
+LIMIT_S = 1000
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv[1]).resolve().parent
 # Beside the other build folder, so that ccache knows from there what it compiles here.

@@ -26,7 +26,7 @@ from ddp_run.lightning import DdpRunEnvironment, DdpRunStrategy  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "worker/python/examples"))
 import images  # noqa: E402
 
-LIMIT_S = 150
+LIMIT_S = 240
 SAMPLES, BATCH, EPOCHS = 320, 32, 3
 STEPS = SAMPLES // BATCH // 2  # Of an epoch, on each of two ranks.
 

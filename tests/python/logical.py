@@ -17,7 +17,7 @@ import torchrun
 BIN = Path(sys.argv[1]).resolve()
 PROGRAM = str(Path(__file__).with_name("logical_program.py"))
 STEPS = 14  # An epoch has 10; its last step has smaller batches.
-LIMIT_S = 120
+LIMIT_S = 240
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 

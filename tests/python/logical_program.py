@@ -26,7 +26,7 @@ except ImportError:
     numpy = None
 
 RANKS = 4
-LIMIT_S = 60
+LIMIT_S = 240
 folder, steps, *settings = sys.argv[1:]
 settings = dict(each.split("=") for each in settings)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
-LIMIT_S = 60
+LIMIT_S = 240
 BIN = sys.argv[1]
 PROGRAM = str(Path(__file__).with_name("progress_program.py"))
 

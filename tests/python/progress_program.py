@@ -16,7 +16,7 @@ import ddp_run
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
-LIMIT_S = 60
+LIMIT_S = 240
 RANK, SIZE = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
 

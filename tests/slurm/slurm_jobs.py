@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 import slurm as slurm_support
 
-LIMIT_S = 120
+LIMIT_S = 240
 SKIPPED = 77
 BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
 DDP_RUN = str(BIN / "ddp-run")
