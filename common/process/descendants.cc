@@ -12,9 +12,10 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <dirent.h>
@@ -30,6 +31,9 @@ struct Process {
   char state = '?';
   unsigned long long start_time = 0;  // Tells a process from a later one with the same number.
 };
+
+// A family that grows all the time never gives the same list twice.
+constexpr int kMostReads = 8;
 
 struct CloseDir {
   void operator()(DIR* dir) const { ::closedir(dir); }
@@ -73,27 +77,92 @@ std::optional<Process> read_process(int proc_fd, const char* name) {
   return process;
 }
 
-// Parents stand before their children. /proc/PID/task/TID/children would be shorter, but many
-// kernels lack it.
-std::vector<Process> descendants_of(pid_t root, const std::vector<pid_t>& keep, int proc_fd) {
-  std::vector<Process> all;
-  const std::unique_ptr<DIR, CloseDir> dir(::opendir("/proc"));
-  if (!dir) return {};
-  while (const dirent* entry = ::readdir(dir.get())) {
-    if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    if (const auto process = read_process(proc_fd, entry->d_name)) all.push_back(*process);
+using OpenDir = std::unique_ptr<DIR, CloseDir>;
+
+OpenDir open_dir(int proc_fd, const char* path) {
+  return OpenDir(::fdopendir(::openat(proc_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
+}
+
+// Adds the numbers in /proc/PID/task/TID/children. False if there is no such file.
+bool read_children(int proc_fd, const std::string& path, std::vector<std::string>& names) {
+  const UniqueFd fd(::openat(proc_fd, path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return false;
+  std::string text;
+  char buffer[4096];
+  for (ssize_t size = 1; size > 0;) {
+    size = ::read(fd.get(), buffer, sizeof(buffer));
+    if (size > 0) text.append(buffer, static_cast<std::size_t>(size));
   }
+  for (std::size_t begin = 0, end = 0; (end = text.find(' ', begin)) != std::string::npos;
+       begin = end + 1) {
+    names.push_back(text.substr(begin, end - begin));
+  }
+  return true;
+}
+
+std::vector<Process> children_of(pid_t parent, int proc_fd) {
+  std::vector<std::string> names;
+  const std::string tasks = std::to_string(parent) + "/task";
+  if (const OpenDir dir = open_dir(proc_fd, tasks.c_str())) {
+    while (const dirent* entry = ::readdir(dir.get())) {
+      if (entry->d_name[0] != '.')
+        read_children(proc_fd, tasks + "/" + entry->d_name + "/children", names);
+    }
+  }
+  std::vector<Process> children;
+  for (const std::string& name : names) {
+    if (const auto process = read_process(proc_fd, name.c_str())) children.push_back(*process);
+  }
+  return children;
+}
+
+std::vector<Process> all_processes(int proc_fd) {
+  std::vector<Process> all;
+  if (const OpenDir dir = open_dir(proc_fd, ".")) {
+    while (const dirent* entry = ::readdir(dir.get())) {
+      if (const auto process = read_process(proc_fd, entry->d_name)) all.push_back(*process);
+    }
+  }
+  return all;
+}
+
+// children(PID) gives the processes whose parent that is, and may give others.
+template <typename Children>
+std::vector<Process> descend(pid_t root, const std::vector<pid_t>& keep, const Children& children) {
   std::vector<Process> found;
   std::vector<pid_t> parents{root};
   for (std::size_t next = 0; next < parents.size(); ++next) {
-    for (const Process& process : all) {
-      if (process.parent != parents[next]) continue;
+    const pid_t parent = parents[next];
+    for (const Process& process : children(parent)) {
+      if (process.parent != parent) continue;
       if (std::find(keep.begin(), keep.end(), process.pid) != keep.end()) continue;
       found.push_back(process);
       parents.push_back(process.pid);
     }
   }
   return found;
+}
+
+// Parents stand before their children. If the kernel lists the children of each process
+// (CONFIG_PROC_CHILDREN), the time does not depend on how many processes the machine has: a
+// thousand agents on one machine would otherwise read a million files at the end of a round. Such a
+// list may lack a process if another one ends meanwhile, so it counts when it comes twice.
+std::vector<Process> descendants_of(pid_t root, const std::vector<pid_t>& keep, int proc_fd) {
+  std::vector<std::string> own;
+  if (!read_children(proc_fd, "thread-self/children", own)) {
+    const std::vector<Process> all = all_processes(proc_fd);
+    return descend(root, keep, [&all](pid_t) { return std::span(all); });
+  }
+  const auto list = [&] {
+    return descend(root, keep, [proc_fd](pid_t parent) { return children_of(parent, proc_fd); });
+  };
+  const auto same = [](const Process& one, const Process& other) { return one.pid == other.pid; };
+  std::vector<Process> now = list();
+  for (int reads = 1; reads < kMostReads; ++reads) {
+    const std::vector<Process> before = std::exchange(now, list());
+    if (std::equal(before.begin(), before.end(), now.begin(), now.end(), same)) break;
+  }
+  return now;
 }
 
 // The descriptor becomes readable when the process has ended. Signals through it cannot reach a
