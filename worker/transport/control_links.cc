@@ -57,6 +57,7 @@ struct ControlLinks::Peer {
   std::string place;     // " (pid 4711 on node7)", once it has introduced itself.
   std::string unsent;    // Under using_: what the socket did not take.
   std::string received;  // The begin of a frame.
+  bool ready = true;     // It may have sent something.
   bool heard = false;    // Something has arrived.
   bool left = false;     // It said good-bye.
   Duration interval{0};  // Until its next beat, as it announced.
@@ -121,12 +122,17 @@ void ControlLinks::beat(Duration interval) {
   send(kBeat, payload, false);
 }
 
-int ControlLinks::poll_entries(pollfd* entries) const {
-  int count = 0;
+void ControlLinks::wait(int stop, Duration limit) {
+  entries_.assign(1, pollfd{stop, POLLIN, 0});
   for (const auto& peer : peers_) {
-    if (!peer->ended && !peer->left) entries[count++] = pollfd{peer->connection.fd(), POLLIN, 0};
+    if (!peer->ended && !peer->left) entries_.push_back({peer->connection.fd(), POLLIN, 0});
   }
-  return count;
+  const bool polled =
+      ::poll(entries_.data(), entries_.size(), static_cast<int>(limit.count())) >= 0;
+  auto entry = entries_.begin();
+  for (const auto& peer : peers_) {
+    if (!peer->ended && !peer->left) peer->ready = !polled || (++entry)->revents != 0;
+  }
 }
 
 bool ControlLinks::waits_for_explanation() const {
@@ -140,7 +146,9 @@ Outcome ControlLinks::listen(Duration passed, Duration limit) {
     if (peer->left) continue;
     peer->silent += passed;
     if (!peer->ended) {
-      if (auto told = take(*peer)) return told;
+      // A rank of a large job has many peers, and few of them beat.
+      auto told = peer->ready ? take(*peer) : Outcome{};
+      if (told) return told;
     } else {
       peer->unexplained += std::min(passed, kWatchedMax);
     }

@@ -62,8 +62,9 @@ class ControlLinks {
   void introduce(const std::string& host);
   // Sends a heartbeat, to those that get them, that announces the next one after `interval`.
   void beat(Duration interval);
-  // Writes what to poll, at most size() entries. Returns their number.
-  int poll_entries(pollfd* entries) const;
+  // Sleeps until something arrives, `stop` is readable or `limit` has passed. The next listen()
+  // reads what has arrived by then.
+  void wait(int stop, Duration limit);
   // Reads what has arrived. `passed` is the time that this thread has watched since the last call.
   // Returns the failure to raise: what a peer reported, or that a peer died (kPeerLost), was silent
   // for `limit` (kTimeout; no limit if 0) or sent something that is not a frame (kProtocol).
@@ -79,8 +80,9 @@ class ControlLinks {
   Outcome take(Peer& peer);
 
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::mutex using_;       // Of the connections: a guarded one serves one thread at a time.
-  bool finished_ = false;  // Under using_: the last frame is sent.
+  std::vector<pollfd> entries_;  // Kept by wait(), so that it allocates nothing.
+  std::mutex using_;             // Of the connections: a guarded one serves one thread at a time.
+  bool finished_ = false;        // Under using_: the last frame is sent.
 };
 
 }  // namespace ddp::transport

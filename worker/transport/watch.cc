@@ -234,7 +234,6 @@ void Watch::sleep(TimePoint until) {
 void Watch::run_net() {
   begin_thread("ddp-watch-net");
   const Duration beat = beat_for(options_.stall_timeout, kLongestNetBeat);
-  std::vector<pollfd> entries(links_.size() + 1);
   TimePoint seen = Clock::now();
   TimePoint next_beat = seen;
   while (!stopping() && !segment_->aborted()) {
@@ -245,11 +244,9 @@ void Watch::run_net() {
     }
     const Duration passed = watched(seen, now, beat);
     if (const auto failure = links_.listen(passed, options_.stall_timeout)) return raise(*failure);
-    entries[0] = pollfd{net_stop_.get(), POLLIN, 0};
-    const int count = 1 + links_.poll_entries(entries.data() + 1);
     auto wait = std::chrono::ceil<Duration>(next_beat - now);
     if (links_.waits_for_explanation()) wait = std::min(wait, kShortestBeat);
-    ::poll(entries.data(), static_cast<nfds_t>(count), static_cast<int>(wait.count()));
+    links_.wait(net_stop_.get(), wait);
   }
 }
 
