@@ -1,12 +1,52 @@
 #include "worker/runtime/lane.h"
 
+#include <atomic>
+#include <future>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
+namespace {
+
+using Accepted = Result<std::vector<transport::LinkConnections>>;
+
+// Accepts the lower nodes while the caller connects to the higher ones. If a rank accepted nobody
+// before it has connected, each would wait for its neighbour: a chain as long as the world. The
+// destructor gives up.
+class AcceptThread {
+ public:
+  template <typename Accept>
+  explicit AcceptThread(Accept accept) {
+    accepted_ = std::async(std::launch::async, [this, accept] {
+      const transport::WaitInterrupt interrupt([this] { return gives_up_.load(); });
+      return accept();
+    });
+  }
+  ~AcceptThread() { gives_up_ = true; }
+  AcceptThread(const AcceptThread&) = delete;
+  AcceptThread& operator=(const AcceptThread&) = delete;
+
+  // Once. The caller's WaitInterrupt ends it, too.
+  Accepted wait() {
+    const TimePoint since = Clock::now();
+    while (accepted_.wait_for(transport::WaitInterrupt::until_look(since)) !=
+           std::future_status::ready) {
+      if (transport::WaitInterrupt::raised()) gives_up_ = true;
+    }
+    return accepted_.get();
+  }
+
+ private:
+  std::atomic<bool> gives_up_ = false;
+  std::future<Accepted> accepted_;  // Its destructor waits for the thread.
+};
+
+}  // namespace
 
 Outcome Lane::open(const Meeting& meeting, const transport::Topology& topology, Round round,
                    RankBoard& board, std::unique_ptr<Lane>& lane) {
@@ -45,31 +85,39 @@ Outcome Lane::look_up(const std::vector<int>& nodes, RankBoard& board) {
   return {};
 }
 
-// Connects to higher nodes first: the last node has nobody to connect to, so it accepts at once,
-// and then the others do, in turn.
 Outcome Lane::connect(const std::vector<int>& nodes, Control control, TimePoint deadline,
                       const Explain& explain,
                       std::vector<std::unique_ptr<transport::Link>>& by_node) {
+  std::vector<int> higher;
   std::vector<int> lower;
   std::vector<transport::LinkIdentity> expected;
   for (const int node : nodes) {
-    if (node < topology_.node()) {
-      lower.push_back(node);
-      expected.push_back(identity(node, control));
-      continue;
-    }
-    auto link = transport::connect_link(endpoints_[node], identity(node, control), deadline,
-                                        engine_.get(), guard_.get());
-    if (!link) return explain(link.error());
-    by_node[static_cast<std::size_t>(node)] = std::move(*link);
+    (node > topology_.node() ? higher : lower).push_back(node);
+    if (node < topology_.node()) expected.push_back(identity(node, control));
+  }
+  const auto accept = [&] { return listener_->accept(expected, deadline, engine_->kind()); };
+  std::optional<AcceptThread> accepting;
+  if (!higher.empty() && !lower.empty()) accepting.emplace(accept);
+  for (const int node : higher) {
+    auto connected = transport::connect_link(endpoints_[node], identity(node, control), deadline,
+                                             engine_->kind(), guard_.get());
+    if (!connected) return explain(connected.error());
+    add_link(node, std::move(*connected), by_node);
   }
   if (!lower.empty()) {
-    auto accepted = listener_->accept(expected, deadline, engine_.get());
+    Accepted accepted = accepting ? accepting->wait() : accept();
     if (!accepted) return explain(accepted.error());
     for (std::size_t i = 0; i < lower.size(); ++i)
-      by_node[static_cast<std::size_t>(lower[i])] = std::move((*accepted)[i]);
+      add_link(lower[i], std::move((*accepted)[i]), by_node);
   }
   return establish(nodes, deadline, by_node);
+}
+
+void Lane::add_link(int node, transport::LinkConnections connections,
+                    std::vector<std::unique_ptr<transport::Link>>& by_node) {
+  by_node[static_cast<std::size_t>(node)] = std::make_unique<transport::Link>(
+      engine_->open_stream(std::move(connections.data)), std::move(connections.control),
+      topology_.lane_peer(node), node);
 }
 
 // Every rank has all these connections by now, and all ranks go through their links in the same

@@ -50,6 +50,8 @@ class Lane {
         round_(round) {}
 
   transport::LinkIdentity identity(int node, Control control) const;
+  void add_link(int node, transport::LinkConnections connections,
+                std::vector<std::unique_ptr<transport::Link>>& by_node);
   Outcome establish(const std::vector<int>& nodes, TimePoint deadline,
                     const std::vector<std::unique_ptr<transport::Link>>& by_node);
 

@@ -15,7 +15,6 @@
 
 #include "worker/transport/endpoint.h"
 #include "worker/transport/non_blocking.h"
-#include "worker/transport/socket_stream.h"
 #include "worker/transport/tcp_sockets.h"
 #include "worker/transport/wait_interrupt.h"
 
@@ -44,15 +43,6 @@ struct Preamble {
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(Preamble) == 48);
-
-EngineKind kind_of(const DataEngine* engine) {
-  return engine != nullptr ? engine->kind() : EngineKind::kTcp;
-}
-
-std::unique_ptr<DataStream> open_stream(DataEngine* engine, Connection connection) {
-  if (engine != nullptr) return engine->open_stream(std::move(connection));
-  return std::make_unique<SocketStream>(std::move(connection));
-}
 
 Preamble make_preamble(const LinkIdentity& identity, std::uint64_t token, Purpose purpose,
                        EngineKind engine) {
@@ -83,6 +73,10 @@ Visit read_preamble(Visitor& visitor) {
   if (got <= 0) return Visit::kGone;
   visitor.received += static_cast<std::size_t>(got);
   return visitor.received == visitor.bytes.size() ? Visit::kComplete : Visit::kIncomplete;
+}
+
+Connection& connection_of(LinkConnections& connections, std::uint32_t purpose) {
+  return purpose == kData ? connections.data : connections.control;
 }
 
 std::vector<Purpose> purposes_of(const LinkIdentity& identity) {
@@ -185,12 +179,12 @@ std::string TcpListener::endpoint(const std::vector<std::string>& addresses) con
   return Endpoint{addresses, port_, token_}.text();
 }
 
-Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
-    const std::vector<LinkIdentity>& identities, TimePoint deadline, DataEngine* engine) {
+Result<std::vector<LinkConnections>> TcpListener::accept(
+    const std::vector<LinkIdentity>& identities, TimePoint deadline, EngineKind engine) {
   std::vector<Expected> expected;
   for (std::size_t i = 0; i < identities.size(); ++i) {
     for (const Purpose purpose : purposes_of(identities[i])) {
-      expected.push_back({i, make_preamble(identities[i], token_, purpose, kind_of(engine)), {}});
+      expected.push_back({i, make_preamble(identities[i], token_, purpose, engine), {}});
     }
   }
   std::vector<Visitor> visitors;
@@ -219,34 +213,28 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
       }
       for (std::size_t i = 0; visit == Visit::kComplete && i < expected.size(); ++i) {
         if (const auto theirs = admit(*visitor, expected[i], deadline))
-          return other_engine(identities[expected[i].link], kind_of(engine), *theirs);
+          return other_engine(identities[expected[i].link], engine, *theirs);
         if (expected[i].connection && !visitor->connection) break;
       }
       visitor = visitors.erase(visitor);
     }
   }
-  std::vector<std::array<Connection, 2>> found(identities.size());
+  std::vector<LinkConnections> found(identities.size());
   for (Expected& each : expected) {
     set_connection_options(each.connection.fd());
-    found[each.link][each.preamble.purpose] = std::move(each.connection);
+    connection_of(found[each.link], each.preamble.purpose) = std::move(each.connection);
   }
-  std::vector<std::unique_ptr<Link>> links;
-  for (std::size_t i = 0; i < identities.size(); ++i) {
-    links.push_back(std::make_unique<Link>(open_stream(engine, std::move(found[i][kData])),
-                                           std::move(found[i][kControl]), identities[i].connecting,
-                                           identities[i].connecting_node));
-  }
-  return links;
+  return found;
 }
 
-Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
-                                           const LinkIdentity& identity, TimePoint deadline,
-                                           DataEngine* engine, const LinkGuard* guard) {
+Result<LinkConnections> connect_link(const std::string& endpoint_text, const LinkIdentity& identity,
+                                     TimePoint deadline, EngineKind engine,
+                                     const LinkGuard* guard) {
   auto endpoint = parse_endpoint(endpoint_text);
   if (!endpoint) return endpoint.error();
-  std::array<Connection, 2> found;
+  LinkConnections found;
   for (const Purpose purpose : purposes_of(identity)) {
-    const Preamble preamble = make_preamble(identity, endpoint->token, purpose, kind_of(engine));
+    const Preamble preamble = make_preamble(identity, endpoint->token, purpose, engine);
     auto connection = open_connection(*endpoint, identity, preamble, guard, deadline);
     if (!connection) {
       const std::error_code code = connection.error().code;
@@ -255,11 +243,9 @@ Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
                         identity.connecting, identity.listening, identity.listening_node,
                         connection.error().message);
     }
-    found[purpose] = std::move(*connection);
+    connection_of(found, purpose) = std::move(*connection);
   }
-  return std::make_unique<Link>(open_stream(engine, std::move(found[kData])),
-                                std::move(found[kControl]), identity.listening,
-                                identity.listening_node);
+  return found;
 }
 
 }  // namespace ddp::transport

@@ -11,8 +11,8 @@
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/process/user_gate.h"
-#include "worker/transport/data_engine.h"
-#include "worker/transport/link.h"
+#include "worker/transport/connection.h"
+#include "worker/transport/engine_kind.h"
 #include "worker/transport/link_guard.h"
 
 namespace ddp::transport {
@@ -29,6 +29,11 @@ struct LinkIdentity {
   bool has_control = true;  // Whether the link has a control connection.
 };
 
+struct LinkConnections {
+  Connection data;
+  Connection control;  // If the link has one.
+};
+
 // The end of a link that waits for the other one. Blocking, with deadlines; one thread.
 class TcpListener {
  public:
@@ -42,10 +47,10 @@ class TcpListener {
 
   // Accepts the connections of each link, in any order of arrival; element i belongs to
   // identities[i]. Turns other connections away. kTimeout names the ranks that did not connect,
-  // kMismatch a rank that wants another engine.
-  Result<std::vector<std::unique_ptr<Link>>> accept(const std::vector<LinkIdentity>& identities,
-                                                    TimePoint deadline,
-                                                    DataEngine* engine = nullptr);
+  // kMismatch a rank that does not want `engine`.
+  Result<std::vector<LinkConnections>> accept(const std::vector<LinkIdentity>& identities,
+                                              TimePoint deadline,
+                                              EngineKind engine = EngineKind::kTcp);
 
  private:
   TcpListener(UniqueFd fd, int port, std::uint64_t token, std::shared_ptr<const LinkGuard> guard)
@@ -59,12 +64,10 @@ class TcpListener {
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
-// what happened last. engine: what carries the data; if null, the connection itself. guard: as
-// the listener's. The caller must call Link::establish() once it has all its links.
-Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
-                                           const LinkIdentity& identity, TimePoint deadline,
-                                           DataEngine* engine = nullptr,
-                                           const LinkGuard* guard = nullptr);
+// what happened last. engine: what carries the data. guard: as the listener's.
+Result<LinkConnections> connect_link(const std::string& endpoint, const LinkIdentity& identity,
+                                     TimePoint deadline, EngineKind engine = EngineKind::kTcp,
+                                     const LinkGuard* guard = nullptr);
 
 // Numeric addresses at which other machines may reach this one, best first: the address that
 // packets to `host` leave from, and if that is a loopback address, those of the other interfaces

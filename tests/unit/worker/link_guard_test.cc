@@ -152,22 +152,22 @@ transport::LinkIdentity identity() { return {3, 2, 0, 0, 1, 1}; }
 TEST_P(LinkGuard, WhoOnlyKnowsTheEndpointDoesNotGetIn) {
   auto listener = std::move(transport::TcpListener::open(test::guard_of(GetParam()))).value();
   const std::string endpoint = listener->endpoint({"127.0.0.1"});
-  Result<std::vector<std::unique_ptr<transport::Link>>> accepted =
+  Result<std::vector<transport::LinkConnections>> accepted =
       make_error(Errc::kNotFound, "nothing yet");
   std::thread accepting([&] { accepted = listener->accept({identity()}, in(seconds(30))); });
   EXPECT_FALSE(transport::connect_link(endpoint, identity(), in(seconds(5))));
-  EXPECT_FALSE(transport::connect_link(endpoint, identity(), in(seconds(5)), nullptr,
+  EXPECT_FALSE(transport::connect_link(endpoint, identity(), in(seconds(5)), EngineKind::kTcp,
                                        test::guard_of(GetParam(), 'x').get()));
   const auto guard = test::guard_of(GetParam());
   auto connected =
-      transport::connect_link(endpoint, identity(), in(seconds(30)), nullptr, guard.get());
+      transport::connect_link(endpoint, identity(), in(seconds(30)), EngineKind::kTcp, guard.get());
   accepting.join();
   ASSERT_TRUE(connected) << connected.error().message;
   ASSERT_TRUE(accepted) << accepted.error().message;
   std::byte byte{42};
-  while ((*connected)->send_some(&byte, 1) == 0) std::this_thread::yield();
+  EXPECT_TRUE(transport::send_all(connected->data, {&byte, 1}, in(seconds(30))));
   std::byte got{};
-  while (accepted->front()->receive_some(&got, 1) == 0) std::this_thread::yield();
+  EXPECT_TRUE(transport::receive_all(accepted->front().data, {&got, 1}, in(seconds(30))));
   EXPECT_EQ(got, byte);
 }
 
