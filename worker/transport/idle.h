@@ -25,6 +25,8 @@ class Idle {
   // While this is true, a rank that changes a flag rings the bell.
   bool armed() const { return stage_ == Stage::kArmed; }
   std::uint32_t bell() const { return bell_; }
+  // When it began to yield the CPU, after nothing had moved for some microseconds.
+  TimePoint since() const { return since_; }
   void slept() { bell_ = door_.bell.load(std::memory_order_seq_cst); }
 
  private:

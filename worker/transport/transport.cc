@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::microseconds kSleepLimit{20'000};
 // A flag of another rank of the node cannot wake a rank that polls its links.
 constexpr std::chrono::microseconds kPollLimit{500};
-// Everything wakes a rank that is alone on its node.
+// Everything wakes a rank that is alone on its node, except a WaitInterrupt.
 constexpr std::chrono::microseconds kAloneLimit{250'000};
 
 }  // namespace
@@ -118,7 +118,10 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
     const int abort_event = watch_ ? watch_->abort_event() : -1;
     const bool alone = topology_.local_size() == 1 && abort_event >= 0;
     if (alone) entries_[static_cast<std::size_t>(count++)] = pollfd{abort_event, POLLIN, 0};
-    const auto longest = !alone ? kPollLimit : WaitInterrupt::set() ? kSleepLimit : kAloneLimit;
+    std::chrono::nanoseconds longest = alone ? kAloneLimit : kPollLimit;
+    if (WaitInterrupt::set())
+      longest =
+          std::min<std::chrono::nanoseconds>(longest, WaitInterrupt::until_look(idle.since()));
     const auto limit = std::min<std::chrono::nanoseconds>(left, longest);
     const timespec timeout{0, static_cast<long>(limit.count())};
     ::ppoll(entries_.data(), static_cast<nfds_t>(count), &timeout, nullptr);
