@@ -21,6 +21,7 @@
 #include <dirent.h>
 
 #include "common/base/unique_fd.h"
+#include "common/wait/deadline.h"
 
 namespace ddp {
 namespace {
@@ -181,11 +182,6 @@ UniqueFd kill_process(const Process& process, int proc_fd) {
 bool has_children() {
   siginfo_t info;
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
-}
-
-int milliseconds_until(TimePoint deadline) {
-  const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
-  return static_cast<int>(std::max<Duration::rep>(left, 0));
 }
 
 // False for zombies: they have no environment.

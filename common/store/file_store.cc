@@ -16,7 +16,7 @@
 
 #include "common/base/key_map.h"
 #include "common/base/unique_fd.h"
-#include "common/store/deadline.h"
+#include "common/wait/deadline.h"
 #include "common/store/store_errors.h"
 #include "common/wire/c10d.h"
 

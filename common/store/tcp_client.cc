@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "common/base/host_port.h"
-#include "common/store/deadline.h"
+#include "common/wait/deadline.h"
 
 namespace ddp::store {
 namespace {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "common/store/deadline.h"
+#include "common/wait/deadline.h"
 #include "common/store/store_errors.h"
 #include "common/store/tcp_client.h"
 

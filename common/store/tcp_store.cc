@@ -3,15 +3,15 @@
 #include <memory>
 #include <utility>
 
-#include "common/store/deadline.h"
 #include "common/store/greeting.h"
 #include "common/store/tcp_client.h"
+#include "common/wait/deadline.h"
 
 namespace ddp {
 
 Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
                                                  const TcpStoreOptions& options) {
-  const TimePoint deadline = store::deadline_after(options.timeout);
+  const TimePoint deadline = deadline_after(options.timeout);
   store::Backoff backoff;
   while (true) {
     Result<store::GreetedSocket> greeted =

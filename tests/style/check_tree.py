@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 LEVELS = {
-    "common/base": 0, "common/process": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
+    "common/base": 0, "common/wait": 1, "common/process": 2, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
     "launcher/rendezvous": 3, "launcher/replicas": 4, "launcher/etcd": 4, "launcher/server": 4, "launcher/ddp_rendezvous": 5,
-    "launcher/machine": 2, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 3, "launcher/completion": 4, "launcher/plan": 4, "launcher/check/verdict": 1, "launcher/check": 5,
-    "launcher/hosting": 5, "launcher/node": 6, "launcher/slurm": 7, "launcher/hosts": 7, "launcher/ddp_run": 8,
+    "launcher/machine": 3, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 4, "launcher/completion": 5, "launcher/plan": 5, "launcher/check/verdict": 1, "launcher/check": 6,
+    "launcher/hosting": 6, "launcher/node": 7, "launcher/slurm": 8, "launcher/hosts": 8, "launcher/ddp_run": 9,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
     "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
@@ -26,7 +26,7 @@ TORCH_FOLDERS = ("worker/ddp/", "worker/python/", "worker/train/", "worker/examp
 # The namespaces of a room: `ddp` and the folder's name, where this does not say otherwise for the folder or one above it.
 NAMESPACES = {
     # The words of every room, and what users of the library type.
-    "common/base": ("ddp",), "common/process": ("ddp",), "worker/data": ("ddp",), "worker/ddp": ("ddp",),
+    "common/base": ("ddp",), "common/wait": ("ddp",), "common/process": ("ddp",), "worker/data": ("ddp",), "worker/ddp": ("ddp",),
     "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::rendezvous_client",), "launcher/ddp_run": ("ddp::run",),
     "launcher/hosts": ("ddp::hosts",), "launcher/check": ("ddp::check",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
     "worker/engine_config": ("ddp::engine",), "worker/nccl": ("ddp::nccl", "ddp::cuda"), "worker/train": ("ddp::train",),

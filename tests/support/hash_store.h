@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/key_map.h"
-#include "common/store/deadline.h"
+#include "common/wait/deadline.h"
 #include "common/store/store.h"
 #include "common/store/store_errors.h"
 
@@ -86,7 +86,7 @@ class HashStore final : public Store {
   // Whether ready() held in time.
   template <typename Ready>
   bool wait_for(std::unique_lock<std::mutex>& lock, Timeout timeout, Ready ready) {
-    return shared_->changed.wait_until(lock, store::deadline_after(timeout), ready);
+    return shared_->changed.wait_until(lock, deadline_after(timeout), ready);
   }
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // Shared by all copies.

@@ -14,10 +14,10 @@
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
 #include "common/base/unique_fd.h"
+#include "common/wait/wait_interrupt.h"
 #include "worker/runtime/node_memory.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
 
@@ -65,7 +65,7 @@ class ElasticWorker::Impl {
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
     // Without this, a rank that dies meanwhile would be waited for until the deadline.
-    const transport::WaitInterrupt interrupt([this] { return aborted() || given_up(); });
+    const WaitInterrupt interrupt([this] { return aborted() || given_up(); });
     std::shared_ptr<ProcessGroup> group = runtime::make_described_group(worker, options.group);
     attach(group);
     joined_ = group;
@@ -159,8 +159,7 @@ class ElasticWorker::Impl {
   bool wait_until(std::unique_lock<std::mutex>& lock, TimePoint limit, Condition is_there) {
     while (!is_there() && Clock::now() < limit) {
       changed_.wait_until(
-          lock, options.given_up ? std::min(limit, Clock::now() + transport::WaitInterrupt::kLook)
-                                 : limit);
+          lock, options.given_up ? std::min(limit, Clock::now() + WaitInterrupt::kLook) : limit);
       if (!options.given_up || is_there()) continue;
       lock.unlock();
       const bool gives_up = options.given_up();

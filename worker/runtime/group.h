@@ -86,7 +86,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void help(const CollectiveWork& work);
   // The work's deadline has passed: aborts the group if the work has not begun.
   void expire(const CollectiveWork& work);
-  // This rank gives up a wait (transport::WaitInterrupt): aborts the group.
+  // This rank gives up a wait (WaitInterrupt): aborts the group.
   void interrupt();
   // Lets the group's thread look at once what there is to do.
   void wake();

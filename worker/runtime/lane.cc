@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
-#include "worker/transport/wait_interrupt.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -23,7 +23,7 @@ class AcceptThread {
   template <typename Accept>
   explicit AcceptThread(Accept accept) {
     accepted_ = std::async(std::launch::async, [this, accept] {
-      const transport::WaitInterrupt interrupt([this] { return gives_up_.load(); });
+      const WaitInterrupt interrupt([this] { return gives_up_.load(); });
       return accept();
     });
   }
@@ -34,9 +34,9 @@ class AcceptThread {
   // Once. The caller's WaitInterrupt ends it, too.
   Accepted wait() {
     const TimePoint since = Clock::now();
-    while (accepted_.wait_for(transport::WaitInterrupt::until_look(since)) !=
+    while (accepted_.wait_for(WaitInterrupt::until_look(since)) !=
            std::future_status::ready) {
-      if (transport::WaitInterrupt::raised()) gives_up_ = true;
+      if (WaitInterrupt::raised()) gives_up_ = true;
     }
     return accepted_.get();
   }

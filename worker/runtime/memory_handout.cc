@@ -14,6 +14,7 @@
 #include "common/process/abstract_socket.h"
 #include "common/process/descriptor_passing.h"
 #include "common/process/user_gate.h"
+#include "common/wait/deadline.h"
 
 namespace ddp::runtime {
 namespace {
@@ -29,11 +30,6 @@ std::string errno_text() { return std::generic_category().message(errno); }
 
 UniqueFd unix_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
-
-int milliseconds_until(TimePoint deadline) {
-  const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
 
 }  // namespace

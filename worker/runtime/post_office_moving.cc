@@ -10,10 +10,10 @@
 #include <pthread.h>
 
 #include "common/base/errc.h"
+#include "common/wait/wait_interrupt.h"
 #include "worker/runtime/post_office.h"
 #include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -171,7 +171,7 @@ void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
       idle.reset();
     } else if (idle.wait()) {
       sleep(idle, until);
-      given_up = transport::WaitInterrupt::raised_in_operation();
+      given_up = WaitInterrupt::raised_in_operation();
     }
     lock.lock();
     if (given_up && until != nullptr && !until->done()) {

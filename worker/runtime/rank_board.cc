@@ -7,7 +7,7 @@
 
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
-#include "worker/transport/wait_interrupt.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -58,15 +58,15 @@ Outcome RankBoard::read(const std::string& key, std::string& value) {
   const TimePoint since = Clock::now();
   for (;;) {
     const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
-    const Duration part = std::max(kLook, transport::WaitInterrupt::until_look(since));
-    const bool in_parts = transport::WaitInterrupt::set() && left > part;
+    const Duration part = std::max(kLook, WaitInterrupt::until_look(since));
+    const bool in_parts = WaitInterrupt::set() && left > part;
     auto got = store_.get(prefix_ + key, in_parts ? part : left);
     if (got) {
       value = std::move(*got);
       return {};
     }
     if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
-    if (transport::WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
+    if (WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
   }
 }
 

@@ -18,7 +18,7 @@ class RankBoard {
   RankBoard(const Meeting& meeting, int world_size, std::string what, TimePoint deadline);
 
   // Both prepend the group's prefix. read() waits until the deadline, or until the round is over
-  // (transport::WaitInterrupt). kTimeout names the ranks that are missing.
+  // (WaitInterrupt). kTimeout names the ranks that are missing.
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
   // Every rank gets what `count` of them tell: element i is the text of the one whose `index` is i.

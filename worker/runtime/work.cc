@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "common/wait/wait_interrupt.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/waiting_time.h"
 #include "worker/transport/futex.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -54,7 +54,6 @@ void CollectiveWork::tell_listener() {
 }
 
 bool CollectiveWork::wait_until(TimePoint limit) {
-  using transport::WaitInterrupt;
   const std::chrono::nanoseconds nap =
       WaitInterrupt::set_for_operations() ? WaitInterrupt::kLook : kSleepLimit;
   waiters_.fetch_add(1, std::memory_order_seq_cst);

@@ -13,10 +13,10 @@
 #include <optional>
 #include <span>
 
+#include "common/wait/wait_interrupt.h"
 #include "worker/transport/endpoint.h"
 #include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp_sockets.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::transport {
 namespace {

@@ -16,9 +16,10 @@
 
 #include <net/if.h>
 
+#include "common/wait/deadline.h"
+#include "common/wait/wait_interrupt.h"
 #include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::transport {
 namespace {
@@ -56,9 +57,8 @@ Result<void> wait_for(int fd, int events, TimePoint deadline) {
     if (left <= 0) return make_error(Errc::kTimeout, "no answer in time");
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
     pollfd entry{fd, static_cast<short>(events), 0};
-    const std::int64_t longest =
-        WaitInterrupt::set() ? WaitInterrupt::until_look(since).count() : 60'000;
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, longest)));
+    const int ready =
+        ::poll(&entry, 1, milliseconds_until(WaitInterrupt::next_look(since, deadline)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return make_error(Errc::kIo, "{}", error_text(errno));
   }

@@ -9,8 +9,8 @@
 
 #include "common/base/errc.h"
 #include "common/process/this_process.h"
+#include "common/wait/wait_interrupt.h"
 #include "worker/transport/futex.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::transport {
 namespace {

@@ -7,12 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/wait/wait_interrupt.h"
 #include "tests/support/hash_store.h"
 #include "tests/support/on_ranks.h"
 #include "tests/support/worker_world.h"
 #include "worker/runtime/rank_board.h"
 #include "worker/transport/topology.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
 namespace {
@@ -178,29 +178,28 @@ TEST(RankBoard, ManyMissingRanksAreNamed) {
 TEST(WaitInterrupt, OneWithinAnotherCountsToo) {
   bool outer_gives_up = false;
   bool inner_gives_up = false;
-  const transport::WaitInterrupt outer([&] { return outer_gives_up; });
+  const WaitInterrupt outer([&] { return outer_gives_up; });
   {
-    const transport::WaitInterrupt inner([&] { return inner_gives_up; });
-    EXPECT_FALSE(transport::WaitInterrupt::raised());
+    const WaitInterrupt inner([&] { return inner_gives_up; });
+    EXPECT_FALSE(WaitInterrupt::raised());
     outer_gives_up = true;
-    EXPECT_TRUE(transport::WaitInterrupt::raised());
+    EXPECT_TRUE(WaitInterrupt::raised());
     outer_gives_up = false;
     inner_gives_up = true;
-    EXPECT_TRUE(transport::WaitInterrupt::raised());
+    EXPECT_TRUE(WaitInterrupt::raised());
   }
-  EXPECT_FALSE(transport::WaitInterrupt::raised());
-  EXPECT_TRUE(transport::WaitInterrupt::set());
+  EXPECT_FALSE(WaitInterrupt::raised());
+  EXPECT_TRUE(WaitInterrupt::set());
 }
 
 TEST(WaitInterrupt, OneOfOperationsCountsAroundOneOfSettingUp) {
   bool gives_up = false;
-  const transport::WaitInterrupt outer([&] { return gives_up; },
-                                       transport::WaitInterrupt::Covers::kOperationsToo);
-  const transport::WaitInterrupt inner([] { return true; });
-  EXPECT_TRUE(transport::WaitInterrupt::set_for_operations());
-  EXPECT_FALSE(transport::WaitInterrupt::raised_in_operation());
+  const WaitInterrupt outer([&] { return gives_up; }, WaitInterrupt::Covers::kOperationsToo);
+  const WaitInterrupt inner([] { return true; });
+  EXPECT_TRUE(WaitInterrupt::set_for_operations());
+  EXPECT_FALSE(WaitInterrupt::raised_in_operation());
   gives_up = true;
-  EXPECT_TRUE(transport::WaitInterrupt::raised_in_operation());
+  EXPECT_TRUE(WaitInterrupt::raised_in_operation());
 }
 
 }  // namespace

@@ -25,12 +25,12 @@ class SignalLook {
   bool operator()() {
     const TimePoint now = Clock::now();
     if (now < next_) return false;
-    next_ = now + transport::WaitInterrupt::kLook;
+    next_ = now + WaitInterrupt::kLook;
     return is_interrupted();
   }
 
  private:
-  TimePoint next_ = Clock::now() + transport::WaitInterrupt::kLook;
+  TimePoint next_ = Clock::now() + WaitInterrupt::kLook;
 };
 
 }  // namespace
@@ -38,7 +38,6 @@ class SignalLook {
 bool has_signal() { return is_main_thread() && is_interrupted(); }
 
 SignalCheck::SignalCheck() {
-  using transport::WaitInterrupt;
   if (is_main_thread() && !WaitInterrupt::set()) {
     interrupt_.emplace(SignalLook(), WaitInterrupt::Covers::kOperationsToo);
   }

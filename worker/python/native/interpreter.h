@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "worker/transport/wait_interrupt.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::python {
 
@@ -16,7 +16,7 @@ class SignalCheck {
   void rethrow() const;
 
  private:
-  std::optional<transport::WaitInterrupt> interrupt_;
+  std::optional<WaitInterrupt> interrupt_;
 };
 
 // Whether Python has a signal to handle whose handler raises; what it has raised stays to be
