@@ -16,8 +16,9 @@
 
 #include "common/base/key_map.h"
 #include "common/base/unique_fd.h"
-#include "common/wait/deadline.h"
 #include "common/store/store_errors.h"
+#include "common/wait/deadline.h"
+#include "common/wait/wait_interrupt.h"
 #include "common/wire/c10d.h"
 
 namespace ddp::store {
@@ -59,6 +60,8 @@ class FileStore final : public Store {
 
   Result<void> set(std::string_view key, std::string_view value) override;
   Result<std::string> get(std::string_view key, Timeout timeout) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override;
   Result<bool> check(const std::vector<std::string>& keys) override;
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override;
@@ -206,7 +209,10 @@ Result<bool> FileStore::wait_for(TimePoint deadline, Ready ready) {
   const auto done = [&] {
     const Result<void> fresh = refresh();
     last = fresh ? Result<bool>(ready()) : fresh.error();
-    return !last || *last || Clock::now() >= deadline;
+    if (!last || *last || Clock::now() >= deadline) return true;
+    const bool gives_up = WaitInterrupt::raised();
+    if (gives_up) last = given_up(name());
+    return gives_up;
   };
   for (auto interval = kFirstInterval; interval <= kLastInterval; interval *= 2) {
     if (done()) return last;
@@ -293,6 +299,14 @@ Result<std::string> FileStore::get(std::string_view key, Timeout timeout) {
   const std::vector<std::string> keys{std::string(key)};
   if (Result<void> there = wait(keys, timeout); !there) return there.error();
   return *map_.find(key);
+}
+
+Result<std::vector<std::string>> FileStore::multi_get(const std::vector<std::string>& keys,
+                                                      Timeout timeout) {
+  if (Result<void> there = wait(keys, timeout); !there) return there.error();
+  std::vector<std::string> values;
+  for (const std::string& key : keys) values.push_back(*map_.find(key));
+  return values;
 }
 
 Result<void> FileStore::wait(const std::vector<std::string>& keys, Timeout timeout) {

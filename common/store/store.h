@@ -18,6 +18,7 @@ namespace ddp {
 //
 // Failures:
 //   kTimeout          names what was missing; the object stays usable
+//   kAborted          libddp gave up the wait, since its round is over; the object stays usable
 //   kInvalidArgument  the call is wrong, or this kind of store or server lacks the operation
 //   kPeerLost         the server is gone, or (of a TCP store) went away in the middle of an
 //   operation
@@ -32,6 +33,11 @@ class Store {
   virtual Result<void> set(std::string_view key, std::string_view value) = 0;
   // Waits for the key, then gives its value.
   virtual Result<std::string> get(std::string_view key, Timeout timeout) = 0;
+  // Waits for all the keys, then gives their values, in their order. Nobody may delete one of them
+  // meanwhile. For values that are small together: a server closes the connection instead of
+  // sending a huge answer (ddp-rendezvous beyond 256 MiB).
+  virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                                     Timeout timeout) = 0;
   // Adds to the decimal number kept under the key (0 if absent) and gives the sum.
   virtual Result<std::int64_t> add(std::string_view key, std::int64_t delta) = 0;
   virtual Result<bool> check(const std::vector<std::string>& keys) = 0;

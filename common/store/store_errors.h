@@ -12,4 +12,7 @@ namespace ddp::store {
 Error missing_keys(std::string_view store, std::string_view names,
                    std::chrono::milliseconds timeout);
 
+// What a wait says that a WaitInterrupt has ended.
+Error given_up(std::string_view store);
+
 }  // namespace ddp::store

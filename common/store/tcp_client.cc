@@ -7,6 +7,7 @@
 
 #include "common/base/host_port.h"
 #include "common/wait/deadline.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::store {
 namespace {
@@ -133,8 +134,13 @@ Result<void> TcpClient::read_confirmation() {
 }
 
 Result<bool> TcpClient::read_wait(TimePoint deadline) {
-  Result<bool> readable = socket_->can_read(deadline);
-  if (!readable) return readable;
+  const TimePoint since = Clock::now();
+  Result<bool> readable = false;
+  for (given_up_ = false; !given_up_; given_up_ = WaitInterrupt::raised()) {
+    readable = socket_->can_read(WaitInterrupt::next_look(since, deadline));
+    if (!readable) return readable;
+    if (*readable || Clock::now() >= deadline) break;
+  }
   if (!*readable) return cancel_wait();
   Result<std::string> answer = read(1);
   if (!answer) return answer.error();

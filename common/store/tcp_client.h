@@ -41,6 +41,8 @@ class TcpClient final : public Store {
 
   Result<void> set(std::string_view key, std::string_view value) override;
   Result<std::string> get(std::string_view key, Timeout timeout) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override;
   Result<bool> check(const std::vector<std::string>& keys) override;
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override;
@@ -86,8 +88,8 @@ class TcpClient final : public Store {
   Result<std::string> read_string();
   Result<std::vector<std::string>> read_strings(std::size_t count);
   Result<void> read_confirmation();
-  // Reads the answer to WAIT. False if the deadline came first; the wait is then
-  // cancelled.
+  // Reads the answer to WAIT. False if the deadline or a WaitInterrupt (given_up_) came first; the
+  // wait is then cancelled.
   Result<bool> read_wait(TimePoint deadline);
   Result<bool> cancel_wait();
 
@@ -119,6 +121,7 @@ class TcpClient final : public Store {
 
   std::string out_;
   std::vector<std::string> wire_keys_;  // Of the request that put() makes.
+  bool given_up_ = false;               // How the last wait ended.
   int lost_gets_ = 0;                   // How often get_in_one_trip() lost the connection.
 };
 

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "common/wait/deadline.h"
 #include "common/store/store_errors.h"
 #include "common/store/tcp_client.h"
+#include "common/wait/deadline.h"
 
 namespace ddp::store {
 namespace {
@@ -158,6 +158,7 @@ Result<std::vector<std::string>> TcpClient::list_keys() {
 // A wait that cannot be cancelled costs the connection if it times out, so first look whether it is
 // needed.
 Result<bool> TcpClient::wait_for(const std::vector<std::string>& keys, TimePoint deadline) {
+  given_up_ = false;
   if (!dialect_has(Op::kCancelWait)) {
     Result<bool> there = check(keys);
     if (!there || *there) return there;
@@ -176,6 +177,7 @@ Result<void> TcpClient::wait(const std::vector<std::string>& keys, Timeout timeo
 }
 
 Error TcpClient::missing(const std::vector<std::string>& keys, Timeout timeout) {
+  if (given_up_) return given_up(where_);
   std::string names;
   const std::size_t named = std::min(keys.size(), kMaxNamedKeys);
   for (std::size_t i = 0; i < named; ++i) {
@@ -252,6 +254,25 @@ Result<std::string> TcpClient::get_in_two_trips(std::string_view key, TimePoint 
         Op::kGet, Repeat::kFreely, deadline, [&] { return read_string(); }, 1);
     if (value || broken_ || value.error().code != Errc::kPeerLost || tried == kTries) return value;
   }
+}
+
+Result<std::vector<std::string>> TcpClient::multi_get(const std::vector<std::string>& keys,
+                                                      Timeout timeout) {
+  if (keys.empty()) return std::vector<std::string>();
+  if (Result<void> there = wait(keys, timeout); !there) return there.error();
+  if (!dialect_has(Op::kMultiGet)) {
+    std::vector<std::string> values;
+    for (const std::string& key : keys) {
+      Result<std::string> value = get(key, timeout);
+      if (!value) return value.error();
+      values.push_back(*std::move(value));
+    }
+    return values;
+  }
+  out_.clear();
+  if (Result<void> right = put(Op::kMultiGet, keys); !right) return right.error();
+  return exchange(Op::kMultiGet, Repeat::kFreely, kNoDeadline,
+                  [&] { return read_strings(keys.size()); });
 }
 
 }  // namespace ddp::store

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "common/base/key_map.h"
-#include "common/wait/deadline.h"
 #include "common/store/store.h"
 #include "common/store/store_errors.h"
+#include "common/wait/deadline.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::test {
 
@@ -26,8 +27,18 @@ class HashStore final : public Store {
   Result<std::string> get(std::string_view key, Timeout timeout) override {
     const std::vector<std::string> keys{std::string(key)};
     auto lock = look();
-    if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return *map().find(key);
-    return store::missing_keys(kName, map().missing(keys), timeout);
+    const Result<void> there = wait_for(lock, keys, timeout);
+    if (!there) return there.error();
+    return *map().find(key);
+  }
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override {
+    auto lock = look();
+    const Result<void> there = wait_for(lock, keys, timeout);
+    if (!there) return there.error();
+    std::vector<std::string> values;
+    for (const std::string& key : keys) values.push_back(*map().find(key));
+    return values;
   }
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override {
     const auto lock = change();
@@ -41,8 +52,7 @@ class HashStore final : public Store {
   }
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override {
     auto lock = look();
-    if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return {};
-    return store::missing_keys(kName, map().missing(keys), timeout);
+    return wait_for(lock, keys, timeout);
   }
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) override {
@@ -83,10 +93,16 @@ class HashStore final : public Store {
     shared_->changed.notify_all();
     return lock;
   }
-  // Whether ready() held in time.
-  template <typename Ready>
-  bool wait_for(std::unique_lock<std::mutex>& lock, Timeout timeout, Ready ready) {
-    return shared_->changed.wait_until(lock, deadline_after(timeout), ready);
+  Result<void> wait_for(std::unique_lock<std::mutex>& lock, const std::vector<std::string>& keys,
+                        Timeout timeout) {
+    const TimePoint since = Clock::now();
+    const TimePoint deadline = deadline_after(timeout);
+    for (;;) {
+      if (map().has_all(keys)) return {};
+      if (Clock::now() >= deadline) return store::missing_keys(kName, map().missing(keys), timeout);
+      if (WaitInterrupt::raised()) return store::given_up(kName);
+      shared_->changed.wait_until(lock, WaitInterrupt::next_look(since, deadline));
+    }
   }
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // Shared by all copies.

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "common/store/store.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::test {
 
@@ -138,6 +139,38 @@ TEST_P(StoreContract, AGetEndsWhenTheKeyComesAndGivesItsValue) {
     EXPECT_EQ(store_->get("other", 20s).value(), "1");
     setter.join();
   }
+}
+
+TEST_P(StoreContract, GivesSeveralValuesWhenTheLastKeyHasCome) {
+  ASSERT_TRUE(store_->set("b", "2"));
+  ASSERT_TRUE(store_->set("empty", ""));
+  std::thread setter([other = make()] { ASSERT_TRUE(other->set("a", "1")); });
+  EXPECT_EQ(store_->multi_get({"a", "b", "empty", "a"}, 20s).value(),
+            (std::vector<std::string>{"1", "2", "", "1"}));
+  setter.join();
+  EXPECT_EQ(store_->multi_get({}, 20s).value(), std::vector<std::string>());
+  const auto missed = store_->multi_get({"a", "missing"}, 20ms);
+  ASSERT_FALSE(missed);
+  EXPECT_EQ(missed.error().code, Errc::kTimeout);
+  EXPECT_NE(missed.error().message.find("missing"), std::string::npos) << missed.error().message;
+  EXPECT_EQ(store_->add("n", 3).value(), 3);
+}
+
+TEST_P(StoreContract, AWaitIsGivenUpByAnInterruptAndDoesNoHarm) {
+  int looks = 0;
+  {
+    const WaitInterrupt interrupt([&] { return ++looks > 2; });
+    EXPECT_EQ(store_->get("late", 60s).error().code, Errc::kAborted);
+    looks = 0;
+    EXPECT_EQ(store_->wait({"late", "later"}, 60s).error().code, Errc::kAborted);
+    EXPECT_EQ(looks, 3);
+    looks = 0;
+    EXPECT_EQ(store_->multi_get({"late"}, 60s).error().code, Errc::kAborted);
+  }
+  EXPECT_EQ(store_->wait({"late"}, 1ms).error().code, Errc::kTimeout);
+  ASSERT_TRUE(make()->set("late", "v"));
+  EXPECT_EQ(store_->get("late", 20s).value(), "v");
+  EXPECT_EQ(store_->add("n", 3).value(), 3);
 }
 
 TEST_P(StoreContract, ListsItsKeys) {

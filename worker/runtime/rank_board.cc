@@ -7,14 +7,10 @@
 
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
-#include "common/wait/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
 
-// How long one request to the store waits at least if the wait may be interrupted; then it is
-// repeated.
-constexpr Duration kLook{200};
 constexpr Rank kAskedAtOnce = 64;
 
 // Texts one after the other, each as "<bytes>:<text>".
@@ -55,38 +51,40 @@ Outcome RankBoard::publish(const std::string& key, const std::string& value) {
 }
 
 Outcome RankBoard::read(const std::string& key, std::string& value) {
-  const TimePoint since = Clock::now();
-  for (;;) {
-    const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
-    const Duration part = std::max(kLook, WaitInterrupt::until_look(since));
-    const bool in_parts = WaitInterrupt::set() && left > part;
-    auto got = store_.get(prefix_ + key, in_parts ? part : left);
-    if (got) {
-      value = std::move(*got);
-      return {};
-    }
-    if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
-    if (WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
-  }
+  auto got = store_.get(prefix_ + key, left());
+  if (!got) return explain(got.error());
+  value = std::move(*got);
+  return {};
+}
+
+Outcome RankBoard::read(const std::vector<std::string>& keys, std::vector<std::string>& values) {
+  std::vector<std::string> whole;
+  for (const std::string& key : keys) whole.push_back(prefix_ + key);
+  auto got = store_.multi_get(whole, left());
+  if (!got) return explain(got.error());
+  values = std::move(*got);
+  return {};
+}
+
+Duration RankBoard::left() const {
+  return std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
 }
 
 Outcome RankBoard::exchange(const std::string& name, int index, int count, const std::string& own,
                             std::vector<std::string>& all) {
   const std::string joined_key = name + "/all";
-  all.assign(static_cast<std::size_t>(count), {});
   if (index >= 0) {
     if (auto failure = publish(fmt::format("{}/{}", name, index), own)) return failure;
   }
   if (index == 0) {
-    all[0] = own;
-    for (int other = 1; other < count; ++other) {
-      auto& text = all[static_cast<std::size_t>(other)];
-      if (auto failure = read(fmt::format("{}/{}", name, other), text)) return failure;
-    }
+    std::vector<std::string> keys;
+    for (int each = 0; each < count; ++each) keys.push_back(fmt::format("{}/{}", name, each));
+    if (auto failure = read(keys, all)) return failure;
     return publish(joined_key, joined(all));
   }
   std::string text;
   if (auto failure = read(joined_key, text)) return failure;
+  all.resize(static_cast<std::size_t>(count));
   if (divided(text, all)) return {};
   return Failure{Errc::kProtocol, 0,
                  fmt::format("{} is made by ranks of different versions of ddp-run: {}{} is not a "
@@ -101,6 +99,7 @@ bool RankBoard::has(const std::string& key) {
 
 Failure RankBoard::explain(const Error& error) {
   if (error.code == Errc::kTimeout) return missing(error.message);
+  if (error.code == Errc::kAborted) return {Errc::kAborted, -1, "the round is over"};
   return {error.code, -1, error.message};
 }
 

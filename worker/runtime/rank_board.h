@@ -21,6 +21,8 @@ class RankBoard {
   // (WaitInterrupt). kTimeout names the ranks that are missing.
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
+  // The values of several keys, in one request.
+  Outcome read(const std::vector<std::string>& keys, std::vector<std::string>& values);
   // Every rank gets what `count` of them tell: element i is the text of the one whose `index` is i.
   // index: -1 for a rank that tells nothing. Index 0 reads the others' texts and makes one value of
   // them, so the number of requests grows as the number of ranks does. Fails as read().
@@ -35,6 +37,7 @@ class RankBoard {
   TimePoint deadline() const { return deadline_; }
 
  private:
+  Duration left() const;
   // Of the ranks from `begin` up to, but not including `end`.
   Result<bool> are_present(Rank begin, Rank end);
   Failure missing(const std::string& reason);

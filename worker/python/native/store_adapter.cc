@@ -11,6 +11,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/errc.h"
+#include "common/store/store_errors.h"
+#include "common/wait/wait_interrupt.h"
 
 namespace ddp::python {
 namespace {
@@ -50,6 +52,21 @@ Result<std::string> StoreAdapter::get(std::string_view key, Timeout timeout) {
   return guarded([&] { return text_of(store_->get(std::string(key))); });
 }
 
+Result<std::vector<std::string>> StoreAdapter::multi_get(const std::vector<std::string>& keys,
+                                                         Timeout timeout) {
+  if (keys.empty()) return std::vector<std::string>();
+  if (auto there = wait(keys, timeout); !there) return there.error();
+  return guarded([&] {
+    std::vector<std::string> values;
+    if (store_->hasExtendedApi()) {
+      for (const auto& value : store_->multiGet(keys)) values.push_back(text_of(value));
+    } else {
+      for (const std::string& key : keys) values.push_back(text_of(store_->get(key)));
+    }
+    return values;
+  });
+}
+
 Result<std::int64_t> StoreAdapter::add(std::string_view key, std::int64_t delta) {
   return guarded([&] { return store_->add(std::string(key), delta); });
 }
@@ -66,6 +83,7 @@ Result<void> StoreAdapter::wait(const std::vector<std::string>& keys, Timeout ti
     const auto there = check(keys);
     if (!there) return there.error();
     if (*there) return {};
+    if (WaitInterrupt::raised()) return store::given_up("PyTorch's store");
     if (Clock::now() >= deadline) {
       return make_error(Errc::kTimeout, "the store has no key {} after {} ms",
                         fmt::join(keys, ", "), timeout.count());

@@ -19,6 +19,8 @@ class StoreAdapter final : public Store {
 
   Result<void> set(std::string_view key, std::string_view value) override;
   Result<std::string> get(std::string_view key, Timeout timeout) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override;
   Result<bool> check(const std::vector<std::string>& keys) override;
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override;
