@@ -13,37 +13,36 @@
 namespace ddp::runtime {
 namespace {
 
-using Accepted = Result<std::vector<transport::LinkConnections>>;
+using Connected = Result<std::vector<transport::LinkConnections>>;
 
-// Accepts the lower nodes while the caller connects to the higher ones. If a rank accepted nobody
+// Connects to the higher nodes while the caller accepts the lower ones. If a rank accepted nobody
 // before it has connected, each would wait for its neighbour: a chain as long as the world. The
 // destructor gives up.
-class AcceptThread {
+class ConnectThread {
  public:
-  template <typename Accept>
-  explicit AcceptThread(Accept accept) {
-    accepted_ = std::async(std::launch::async, [this, accept] {
+  template <typename Connect>
+  explicit ConnectThread(Connect connect) {
+    connected_ = std::async(std::launch::async, [this, connect] {
       const WaitInterrupt interrupt([this] { return gives_up_.load(); });
-      return accept();
+      return connect();
     });
   }
-  ~AcceptThread() { gives_up_ = true; }
-  AcceptThread(const AcceptThread&) = delete;
-  AcceptThread& operator=(const AcceptThread&) = delete;
+  ~ConnectThread() { gives_up_ = true; }
+  ConnectThread(const ConnectThread&) = delete;
+  ConnectThread& operator=(const ConnectThread&) = delete;
 
   // Once. The caller's WaitInterrupt ends it, too.
-  Accepted wait() {
+  Connected wait() {
     const TimePoint since = Clock::now();
-    while (accepted_.wait_for(WaitInterrupt::until_look(since)) !=
-           std::future_status::ready) {
+    while (connected_.wait_for(WaitInterrupt::until_look(since)) != std::future_status::ready) {
       if (WaitInterrupt::raised()) gives_up_ = true;
     }
-    return accepted_.get();
+    return connected_.get();
   }
 
  private:
   std::atomic<bool> gives_up_ = false;
-  std::future<Accepted> accepted_;  // Its destructor waits for the thread.
+  std::future<Connected> connected_;  // Its destructor waits for the thread.
 };
 
 }  // namespace
@@ -76,12 +75,16 @@ transport::LinkIdentity Lane::identity(int node, Control control) const {
 }
 
 Outcome Lane::look_up(const std::vector<int>& nodes, RankBoard& board) {
+  std::vector<int> higher;
+  std::vector<std::string> keys;
   for (const int node : nodes) {
     if (node < topology_.node()) continue;
-    if (auto failure =
-            board.read(fmt::format("/addr/{}", topology_.lane_peer(node)), endpoints_[node]))
-      return failure;
+    higher.push_back(node);
+    keys.push_back(fmt::format("/addr/{}", topology_.lane_peer(node)));
   }
+  std::vector<std::string> found;
+  if (auto failure = board.read(keys, found)) return failure;
+  for (std::size_t i = 0; i < higher.size(); ++i) endpoints_[higher[i]] = std::move(found[i]);
   return {};
 }
 
@@ -95,29 +98,42 @@ Outcome Lane::connect(const std::vector<int>& nodes, Control control, TimePoint 
     (node > topology_.node() ? higher : lower).push_back(node);
     if (node < topology_.node()) expected.push_back(identity(node, control));
   }
-  const auto accept = [&] { return listener_->accept(expected, deadline, engine_->kind()); };
-  std::optional<AcceptThread> accepting;
-  if (!higher.empty() && !lower.empty()) accepting.emplace(accept);
-  for (const int node : higher) {
-    auto connected = transport::connect_link(endpoints_[node], identity(node, control), deadline,
-                                             engine_->kind(), guard_.get());
-    if (!connected) return explain(connected.error());
-    add_link(node, std::move(*connected), by_node);
-  }
+  const auto connect = [&] { return connect_to(higher, control, deadline); };
+  std::optional<ConnectThread> connecting;
+  if (!higher.empty() && !lower.empty()) connecting.emplace(connect);
   if (!lower.empty()) {
-    Accepted accepted = accepting ? accepting->wait() : accept();
+    auto accepted = listener_->accept(expected, deadline, engine_->kind());
     if (!accepted) return explain(accepted.error());
-    for (std::size_t i = 0; i < lower.size(); ++i)
-      add_link(lower[i], std::move((*accepted)[i]), by_node);
+    add_links(lower, std::move(*accepted), by_node);
+  }
+  if (!higher.empty()) {
+    Connected connected = connecting ? connecting->wait() : connect();
+    if (!connected) return explain(connected.error());
+    add_links(higher, std::move(*connected), by_node);
   }
   return establish(nodes, deadline, by_node);
 }
 
-void Lane::add_link(int node, transport::LinkConnections connections,
-                    std::vector<std::unique_ptr<transport::Link>>& by_node) {
-  by_node[static_cast<std::size_t>(node)] = std::make_unique<transport::Link>(
-      engine_->open_stream(std::move(connections.data)), std::move(connections.control),
-      topology_.lane_peer(node), node);
+Connected Lane::connect_to(const std::vector<int>& nodes, Control control,
+                           TimePoint deadline) const {
+  std::vector<transport::LinkConnections> all;
+  for (const int node : nodes) {
+    auto connected = transport::connect_link(endpoints_.at(node), identity(node, control), deadline,
+                                             engine_->kind(), guard_.get());
+    if (!connected) return connected.error();
+    all.push_back(std::move(*connected));
+  }
+  return all;
+}
+
+void Lane::add_links(const std::vector<int>& nodes,
+                     std::vector<transport::LinkConnections> connections,
+                     std::vector<std::unique_ptr<transport::Link>>& by_node) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    by_node[static_cast<std::size_t>(nodes[i])] = std::make_unique<transport::Link>(
+        engine_->open_stream(std::move(connections[i].data)), std::move(connections[i].control),
+        topology_.lane_peer(nodes[i]), nodes[i]);
+  }
 }
 
 // Every rank has all these connections by now, and all ranks go through their links in the same

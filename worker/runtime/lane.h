@@ -50,8 +50,13 @@ class Lane {
         round_(round) {}
 
   transport::LinkIdentity identity(int node, Control control) const;
-  void add_link(int node, transport::LinkConnections connections,
-                std::vector<std::unique_ptr<transport::Link>>& by_node);
+  // Any thread, as long as no other one changes this.
+  Result<std::vector<transport::LinkConnections>> connect_to(const std::vector<int>& nodes,
+                                                             Control control,
+                                                             TimePoint deadline) const;
+  // Element i of `connections` belongs to nodes[i].
+  void add_links(const std::vector<int>& nodes, std::vector<transport::LinkConnections> connections,
+                 std::vector<std::unique_ptr<transport::Link>>& by_node);
   Outcome establish(const std::vector<int>& nodes, TimePoint deadline,
                     const std::vector<std::unique_ptr<transport::Link>>& by_node);
 
