@@ -63,7 +63,8 @@ class Topology {
   }
   // Whether heartbeats go to this other node. If any nodes fall silent, one of them has a neighbour
   // that has not, which tells everybody.
-  bool beats_to(int node) const { return nodes() <= kFewNodes || distance_to(node) == 1; }
+  bool beats_to(int node) const { return !beats_in_ring() || distance_to(node) == 1; }
+  bool beats_in_ring() const { return nodes() > kFewNodes; }
   // The rank of this rank's lane on a node. -1 if the node is this rank's own or does not exist, or
   // if this rank has no lane.
   Rank lane_peer(int node) const {

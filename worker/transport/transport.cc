@@ -20,7 +20,7 @@ constexpr std::chrono::microseconds kSleepLimit{20'000};
 // A flag of another rank of the node cannot wake a rank that polls its links.
 constexpr std::chrono::microseconds kPollLimit{500};
 // Everything wakes a rank that is alone on its node, except a WaitInterrupt.
-constexpr std::chrono::microseconds kAloneLimit{250'000};
+constexpr std::chrono::microseconds kAloneLimit{1'000'000};
 
 }  // namespace
 
@@ -123,7 +123,8 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
       longest =
           std::min<std::chrono::nanoseconds>(longest, WaitInterrupt::until_look(idle.since()));
     const auto limit = std::min<std::chrono::nanoseconds>(left, longest);
-    const timespec timeout{0, static_cast<long>(limit.count())};
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(limit);
+    const timespec timeout{seconds.count(), static_cast<long>((limit - seconds).count())};
     ::ppoll(entries_.data(), static_cast<nfds_t>(count), &timeout, nullptr);
   } else {
     futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(),
