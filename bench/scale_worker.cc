@@ -8,10 +8,13 @@
 #include <thread>
 
 #include "bench/program.h"
+#include "common/base/clock.h"
 #include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/process_group.h"
 
-// A worker of a large job that hardly computes: once a second all add a number.
+// A worker of a large job that hardly computes: every ten seconds all add a number. One sum of a
+// thousand ranks takes two cores for seconds, so sums without a pause would take them from the
+// rest.
 //
 //   bench-scale-worker ROUNDS END
 //
@@ -20,7 +23,8 @@
 namespace ddp::bench {
 namespace {
 
-constexpr std::chrono::seconds kPause{1};
+constexpr std::chrono::seconds kPause{10};
+constexpr std::chrono::milliseconds kLook{50};
 
 void append_line(const std::string& path, Round round, int workers) {
   std::FILE* file = std::fopen(path.c_str(), "a");
@@ -34,6 +38,13 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0;
 }
 
+// Until it is time for the next sum, the job is over, or the round has failed.
+void pause(const ProcessGroup& group, const std::string& end) {
+  const TimePoint until = Clock::now() + kPause;
+  while (Clock::now() < until && !exists(end) && !group.failure())
+    std::this_thread::sleep_for(kLook);
+}
+
 // Returns when the job is over; throws CollectiveError when the round fails.
 void add_numbers(ElasticWorker& worker, ProcessGroup& group, const std::string& rounds,
                  const std::string& end, std::int64_t& step) {
@@ -45,7 +56,7 @@ void add_numbers(ElasticWorker& worker, ProcessGroup& group, const std::string& 
     worker.channel().progress(++step);
     if (first && group.rank() == 0) append_line(rounds, worker.round(), group.size());
     if (is_over > 0) return;
-    std::this_thread::sleep_for(kPause);
+    if (group.rank() == 0) pause(group, end);  // The others wait for it in the sum.
   }
 }
 
