@@ -14,6 +14,9 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 # Only the headers: common/auth and common/net load libcrypto and libssl, only in jobs with a token or TLS.
 find_path(OPENSSL_INCLUDE_DIR openssl/hmac.h REQUIRED)
+# Headers only: what worker/tensorboard writes.
+find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_builder.hpp REQUIRED)
+find_path(BOOST_CRC_INCLUDE_DIR boost/crc.hpp REQUIRED)
 if(SKBUILD)
   return()  # The Python package needs no more.
 endif()

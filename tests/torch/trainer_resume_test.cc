@@ -15,6 +15,8 @@
 #include "worker/ddp/trainer/early_stopping.h"
 #include "worker/ddp/trainer/learning_rate_monitor.h"
 #include "worker/ddp/trainer/model_checkpoint.h"
+#include "worker/ddp/trainer/tensorboard_logger.h"
+#include "worker/ddp/trainer/throughput_monitor.h"
 
 namespace ddp::test {
 namespace {
@@ -132,6 +134,39 @@ TEST(Trainer, TheLogGoesOnWhereTheTrainingDoes) {
   EXPECT_EQ(text_of(path), whole);
   logger.begin({});
   EXPECT_EQ(text_of(path), "");
+}
+
+TEST(Trainer, TheCurvesOfTensorBoardGoOnWhereTheTrainingDoes) {
+  const TempDir folder;
+  const std::filesystem::path path = folder.path() / "board" / "events.out.tfevents.ddp-run";
+  const auto log = [&](std::int64_t resumed_from) {
+    TensorBoardLogger logger(folder.path() / "board");
+    logger.begin({.epoch = 0, .step = resumed_from});
+    for (std::int64_t step = resumed_from + 1; step <= 5; ++step)
+      logger.log_metrics({.epoch = 0, .step = step}, {{"loss", 1.0 / static_cast<double>(step)}});
+  };
+  log(0);
+  const std::string whole = text_of(path);
+  EXPECT_THAT(whole, ::testing::HasSubstr("loss"));
+  std::ofstream(path, std::ios::app) << whole.substr(0, 9);  // Killed in a record.
+  log(3);
+  EXPECT_EQ(text_of(path).size(), whole.size());  // Only the wall times differ.
+  EXPECT_NE(text_of(path), whole);
+}
+
+TEST(Trainer, ItsSpeedGoesToTensorBoard) {
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.max_steps = 4;
+    options.log_every_n_steps = 2;
+    options.logger = std::make_shared<TensorBoardLogger>(folder.path());
+    options.callbacks = {std::make_shared<ThroughputMonitor>()};
+    Trainer(options).fit(std::make_shared<Net>(), loader());
+  });
+  const std::string curves = text_of(folder.path() / "events.out.tfevents.ddp-run");
+  for (const char* tag : {"samples_per_second", "round", "epoch"})
+    EXPECT_THAT(curves, HasSubstr(tag));
 }
 
 TEST(Trainer, AFolderOfAnotherModelIsNamed) {

@@ -147,11 +147,17 @@ constexpr Flag kRunning[] = {
     {"rates", "FILE",
      "write the speed of training to this file, one JSON object a line for every --log-every steps "
      "(default: none)"},
+    {"tensorboard", "DIR",
+     "write loss, accuracy, learning rate, speed, restarts and the time of checkpoints to this "
+     "folder, for TensorBoard: each step once, however often the training is interrupted (default: "
+     "none)"},
     {"eval-every", "STEPS",
-     "also measure the test accuracy every so many steps, for standard output and --rates; 0 "
-     "measures at the end of each epoch only (default 0)"},
+     "also measure the test accuracy every so many steps, for standard output, --rates and "
+     "--tensorboard; 0 measures at the end of each epoch only (default 0)"},
     {"log-every", "STEPS",
-     "steps between two lines of progress, where standard output is not a terminal (default 20)"},
+     "steps between two lines of progress, where standard output is not a terminal, and between "
+     "two "
+     "points of --tensorboard (default 20)"},
     {"help", "", "print this text"},
     {"version", "", "print the version"},
 };

@@ -119,10 +119,12 @@ class Worker {
     Summary summary = trainer.run({.group = group,
                                    .device_groups = device_groups,
                                    .printer = prints ? &printer_ : nullptr,
-                                   .threads = threads_});
+                                   .threads = threads_,
+                                   .restarts = restarts()});
     if (prints) publish(summary);
   }
 
+  std::int64_t restarts() const { return worker_->variable_or("TORCHELASTIC_RESTART_COUNT", 0); }
   std::int64_t rank() const { return worker_ ? worker_->variable_or("RANK", 0) : 0; }
 
   // Rank 0 writes the file at the end; this finds out early whether it can.
@@ -150,7 +152,7 @@ class Worker {
   }
 
   void publish(Summary& summary) {
-    summary.restarts = worker_->variable_or("TORCHELASTIC_RESTART_COUNT", 0);
+    summary.restarts = restarts();
     summary.rounds = worker_->variable_or("DDP_ROUND", 0) + 1;
     summary.blas = loaded_blas();
     std::string text =

@@ -109,6 +109,7 @@ void read_running(const OptionValues& values, Options& options) {
   values.read("summary", options.summary);
   values.read("trace", options.trace);
   values.read("rates", options.rates);
+  values.read("tensorboard", options.tensorboard);
   values.read<std::int64_t>("eval-every", options.eval_every, 0);
   values.read<std::int64_t>("log-every", options.log_every, 1);
 }

@@ -76,6 +76,7 @@ struct Options {
   std::string summary;           // Empty: none.
   std::string trace;             // Empty: none.
   std::string rates;             // Empty: none.
+  std::string tensorboard;       // Empty: none.
   std::int64_t eval_every = 0;   // Steps; 0: only at the end of an epoch.
   std::int64_t log_every = 20;
 };

@@ -76,7 +76,7 @@ Summary Training::run(Round round) {
                       ranks(), group_->size()));
     }
     begin_round();
-    open_rate_log();
+    open_logs();
     model_->train();
     train_to_the_end();
     summary = finish();
@@ -90,6 +90,7 @@ Summary Training::finish() {
   const bool changed = replica_->bring_together();
   // Also if there was nothing left to train in this process.
   if (mid_epoch || changed || !test_accuracy_) evaluate();
+  log_accuracy();
 
   const Options& options = parts_.options;
   Summary summary;
@@ -179,12 +180,16 @@ void Training::evaluate_if_due() {
   evaluate();
   if (!test_accuracy_) return;
   say(fmt::format("step {}: test accuracy {:.2f} %", state_.step, 100 * *test_accuracy_));
-  if (!rate_log_) return;
-  const auto written = rate_log_->accuracy(state_.epoch, state_.step, *test_accuracy_);
-  if (!written) say("note: --rates " + written.error().message);
+  if (rate_log_) note("--rates", rate_log_->accuracy(state_.epoch, state_.step, *test_accuracy_));
+  log_accuracy();
 }
 
-void Training::save_checkpoint() { checkpoint_->save(); }
+void Training::save_checkpoint() {
+  const TimePoint begin = Clock::now();
+  checkpoint_->save();
+  const std::chrono::duration<double> took = Clock::now() - begin;
+  if (tensorboard_) note("--tensorboard", tensorboard_->checkpoint(state_.step, took.count()));
+}
 
 // Only ranks that got the signal stop. The others continue, if the job allows fewer workers.
 void Training::stop_if_told() {
@@ -203,6 +208,7 @@ void Training::end_epoch() {
                                  parts_.options.epochs, train_loss_);
   if (test_accuracy_) text += fmt::format(", test accuracy {:.2f} %", 100 * *test_accuracy_);
   say(text);
+  log_accuracy();
   ++state_.epoch;
   state_.position = 0;
   state_.loss_sum = 0;
@@ -236,7 +242,7 @@ double Training::mean_loss() {
 
 void Training::report(const loop::StepReport& step) {
   throughput_.add(step.samples, step.seconds);
-  log_rate(step);
+  log(step);
   channel().progress(state_.step, step.loss, throughput_.recent(), state_.step + steps_to_go());
   if (round_.printer == nullptr) return;
   Progress progress;
@@ -250,24 +256,41 @@ void Training::report(const loop::StepReport& step) {
   round_.printer->step(progress, Clock::now());
 }
 
-void Training::open_rate_log() {
+void Training::open_logs() {
   const Options& options = parts_.options;
-  if (options.rates.empty() || group_->rank() != 0) return;
-  const bool goes_on = state_.step > 0 || (elastic() != nullptr && elastic()->resumed());
-  auto log = RateLog::open(options.rates, goes_on, options.log_every);
-  if (!log) throw TrainingFailure(kExitInvalidValue, "--rates " + log.error().message);
-  rate_log_ = *std::move(log);
+  if (group_->rank() != 0) return;
+  if (!options.rates.empty()) {
+    const bool goes_on = state_.step > 0 || (elastic() != nullptr && elastic()->resumed());
+    auto log = RateLog::open(options.rates, goes_on, options.log_every);
+    if (!log) throw TrainingFailure(kExitInvalidValue, "--rates " + log.error().message);
+    rate_log_ = *std::move(log);
+  }
+  if (!options.tensorboard.empty()) {
+    auto log = TensorBoardLog::open(options.tensorboard, state_.step, options.log_every);
+    if (!log) throw TrainingFailure(kExitInvalidValue, "--tensorboard " + log.error().message);
+    tensorboard_ = *std::move(log);
+  }
 }
 
-void Training::log_rate(const loop::StepReport& step) {
-  if (!rate_log_) return;
-  const auto written = rate_log_->step({.epoch = state_.epoch,
-                                        .step = state_.step,
-                                        .loss = step.loss,
-                                        .learning_rate = learning_rate_,
-                                        .samples = step.samples,
-                                        .seconds = step.seconds});
-  if (!written) say("note: --rates " + written.error().message);
+void Training::log(const loop::StepReport& step) {
+  const StepRecord record = {.epoch = state_.epoch,
+                             .step = state_.step,
+                             .loss = step.loss,
+                             .learning_rate = learning_rate_,
+                             .samples = step.samples,
+                             .seconds = step.seconds};
+  if (rate_log_) note("--rates", rate_log_->step(record));
+  if (tensorboard_)
+    note("--tensorboard", tensorboard_->step(record, throughput_.recent(), round_.restarts));
+}
+
+void Training::log_accuracy() {
+  if (test_accuracy_ && tensorboard_)
+    note("--tensorboard", tensorboard_->accuracy(state_.step, *test_accuracy_));
+}
+
+void Training::note(const char* flag, const Result<void>& written) {
+  if (!written) say(fmt::format("note: {} {}", flag, written.error().message));
 }
 
 void Training::write_trace() {

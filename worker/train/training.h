@@ -24,6 +24,7 @@
 #include "worker/train/options.h"
 #include "worker/train/rate_log.h"
 #include "worker/train/summary.h"
+#include "worker/train/tensorboard_log.h"
 #include "worker/train/train_state.h"
 #include "worker/train/training_checkpoint.h"
 
@@ -54,6 +55,7 @@ class Training final : private loop::TrainingLoop {
     std::vector<DeviceGroup> device_groups;  // For tensors on other devices than the CPU.
     ProgressPrinter* printer = nullptr;      // Not owned; nullptr: prints nothing.
     int threads = 1;                         // LibTorch's number of threads; the caller sets it.
+    std::int64_t restarts = 0;
   };
 
   // Makes the model from the seed.
@@ -84,13 +86,15 @@ class Training final : private loop::TrainingLoop {
 
   void make_replica();
   void make_checkpoint();
-  void open_rate_log();
+  void open_logs();
   double logical_ranks_step(std::int64_t joint);
   void evaluate_if_due();
   void evaluate();
   double mean_loss();
   void report(const loop::StepReport& step);
-  void log_rate(const loop::StepReport& step);
+  void log(const loop::StepReport& step);
+  void log_accuracy();
+  void note(const char* flag, const Result<void>& written);
   Summary finish();
   void write_trace();
   void say_sample();
@@ -115,8 +119,10 @@ class Training final : private loop::TrainingLoop {
   LogicalReplica* logical_ = nullptr;  // The same as replica_ with --logical-world-size, else null.
   std::unique_ptr<TrainingCheckpoint> checkpoint_;  // Null without checkpoints.
   std::shared_ptr<LocalReplica> own_state_;         // If ranks differ after steps.
-  std::unique_ptr<RateLog> rate_log_;               // Null without --rates, and on all ranks but 0.
-  double train_loss_ = 0;                           // Of the epoch that ended last.
+  // Without --rates or --tensorboard, and on all ranks but 0, empty.
+  std::unique_ptr<RateLog> rate_log_;
+  std::optional<TensorBoardLog> tensorboard_;
+  double train_loss_ = 0;  // Of the epoch that ended last.
   std::optional<double> test_accuracy_;
 };
 

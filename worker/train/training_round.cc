@@ -97,6 +97,7 @@ void Training::resume(bool goes_on) {
 
 void Training::leave_round() {
   rate_log_.reset();
+  tensorboard_.reset();
   own_state_.reset();
   checkpoint_.reset();
   logical_ = nullptr;

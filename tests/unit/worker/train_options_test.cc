@@ -93,6 +93,8 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
                                 "s",
                                 "--rates",
                                 "r",
+                                "--tensorboard",
+                                "t",
                                 "--eval-every",
                                 "6",
                                 "--log-every",
@@ -115,6 +117,7 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(options.checkpoint_failure, OnCheckpointFailure::kContinue);
   EXPECT_EQ(options.summary, "s");
   EXPECT_EQ(options.rates, "r");
+  EXPECT_EQ(options.tensorboard, "t");
   EXPECT_EQ(options.eval_every, 6);
   EXPECT_EQ(options.log_every, 1);
   EXPECT_EQ(options.threads, 2);

@@ -1,0 +1,35 @@
+#include "worker/ddp/trainer/tensorboard_logger.h"
+
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "worker/tensorboard/event_file.h"
+
+namespace ddp {
+
+struct TensorBoardLogger::Impl {
+  std::string save_dir;
+  std::optional<tensorboard::EventFile> file;
+};
+
+TensorBoardLogger::TensorBoardLogger(std::string save_dir)
+    : impl_(std::make_unique<Impl>(std::move(save_dir))) {}
+
+TensorBoardLogger::~TensorBoardLogger() = default;
+
+void TensorBoardLogger::begin(const TrainingPlace& place) {
+  auto file = tensorboard::EventFile::open(impl_->save_dir, place.step);
+  if (!file) throw std::runtime_error(file.error().message);
+  impl_->file = *std::move(file);
+}
+
+void TensorBoardLogger::log_metrics(const TrainingPlace& place, const MetricValues& values) {
+  std::vector<tensorboard::Scalar> scalars = {{"epoch", static_cast<double>(place.epoch)}};
+  for (const auto& [name, value] : values) scalars.push_back({name, value});
+  const auto written = impl_->file->add(place.step, scalars);
+  if (!written) throw std::runtime_error(written.error().message);
+}
+
+}  // namespace ddp
