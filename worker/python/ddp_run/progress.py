@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_run import _native, worker_process
+from ddp_run.summary_writer import SummaryWriter
 
 _PERIOD_S = 0.101  # A little more than the channel's own, within which it drops messages.
 _MAX_STEP = 2**63 - 1
@@ -17,7 +18,7 @@ _due = 0.0  # time.monotonic() of the next message.
 
 
 def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_second: float | torch.Tensor | None = None, *,
-             total_steps: int | None = None) -> None:
+             total_steps: int | None = None, writer: SummaryWriter | None = None) -> None:
     """Tells the agent that `step` is done. Call it after each step, on every rank, from any thread.
 
     The status line, `ddp-run status`, /metrics, --progress-timeout and --max-no-progress live on it. With --progress-timeout, a worker that
@@ -27,8 +28,12 @@ def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_se
     are sent, the others are dropped. The loss is a number or a tensor with one element. Reading a tensor on a CUDA device waits for the
     device. So a tensor is read only when a message is due, and a loss that stays a tensor does not slow down a loop of short steps.
     total_steps: the step with which the whole training ends, so that people see what is done and how long the rest takes (ETA).
+    writer: also gets the loss and the rate of every call, for TensorBoard. Give it on one rank.
     """
     global _due
+    if writer is not None:
+        known = {"loss": loss, "samples_per_second": samples_per_second}
+        writer.add_values(step, {tag: value for tag, value in known.items() if value is not None})
     if not worker_process.has_agent or not worker_process.is_worker():
         return
     now = time.monotonic()

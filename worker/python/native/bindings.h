@@ -12,5 +12,6 @@ void bind_state(py::module_& module);        // state_bindings.cc
 void bind_rounds(py::module_& module);       // round_bindings.cc
 void bind_logical(py::module_& module);      // logical_bindings.cc
 void bind_checkpoints(py::module_& module);  // checkpoint_bindings.cc
+void bind_tensorboard(py::module_& module);  // tensorboard_bindings.cc
 
 }  // namespace ddp::python

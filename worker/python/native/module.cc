@@ -46,4 +46,5 @@ PYBIND11_MODULE(_native, module) {
   ddp::python::bind_rounds(module);
   ddp::python::bind_checkpoints(module);
   ddp::python::bind_logical(module);
+  ddp::python::bind_tensorboard(module);
 }
