@@ -22,6 +22,11 @@ std::string_view cut_to_width(int fd, std::string_view line) {
   return line.substr(0, columns - 1);
 }
 
+int rows(int fd) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
+}
+
 std::string harmless(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';

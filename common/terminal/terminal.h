@@ -16,6 +16,9 @@ bool can_show_status(int fd);
 // in where the cursor goes from there.
 std::string_view cut_to_width(int fd, std::string_view line);
 
+// How many lines this terminal shows; 24 if it does not say.
+int rows(int fd);
+
 // Replaces control characters by blanks, so that text from other machines cannot command the
 // terminal.
 std::string harmless(std::string text);

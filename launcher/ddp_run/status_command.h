@@ -7,7 +7,8 @@
 
 #include "common/base/result.h"
 
-// `ddp-run status HOST[:PORT] [--json]`: what a rendezvous daemon knows of its jobs, for people.
+// `ddp-run status HOST[:PORT] [--json | --watch]`: what a rendezvous daemon knows of its jobs, for
+// people.
 namespace ddp::run {
 
 // Runs the command if `arguments` (without argv[0]) ask for it, and gives the exit status; nothing

@@ -70,6 +70,29 @@ TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
   EXPECT_EQ(job.wait(), 143);
 }
 
+TEST_F(DdpRunStatus, AWatchShowsTheJobUntilTheDaemonIsGone) {
+  const int port = free_port();
+  Process& job = start_job(port);
+  Process& watch =
+      start({bin("ddp-run"), "status", "--watch", "127.0.0.1:" + std::to_string(port)});
+  const auto times_shown = [&] {
+    int times = 0;
+    const std::string out = watch.out();
+    for (std::size_t at = 0; (at = out.find("job job (sh): running", at)) != std::string::npos;
+         ++at)
+      ++times;
+    return times;
+  };
+  EXPECT_TRUE(wait_until([&] { return times_shown() >= 2; }, 20s)) << watch.out();
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_EQ(watch.wait(), 0);
+  EXPECT_THAT(watch.out(), HasSubstr("The rendezvous is gone: the job is over"));
+  EXPECT_EQ(watch.out().find('\x1b'), std::string::npos) << "only a terminal is commanded";
+  EXPECT_EQ(status({"--watch", "127.0.0.1:" + std::to_string(port)}).status, 67);
+  EXPECT_EQ(status({"--watch", "--json", "127.0.0.1:" + std::to_string(port)}).status, 2);
+}
+
 TEST_F(DdpRunStatus, NobodyAnswers) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   const Finished asked = status({endpoint});
