@@ -1,6 +1,7 @@
 """Shared by the questions: paths of programs, description of the machine, alternating runs, figures."""
 import functools
 import glob
+import json
 import os
 import shutil
 import statistics
@@ -101,6 +102,13 @@ def alternate(contenders, rounds, warmup=1):
             if number >= 0:
                 taken[name].append(value)
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def plot(kind, path, lines):
+    """Draws the figures in a process of its own, because this interpreter may be another one than that which has matplotlib."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    if subprocess.run([PYTHON, str(ROOT / "bench" / "plot.py"), kind, str(path)], input=text, text=True).returncode != 0:
+        sys.exit(f"bench: {path} cannot be drawn; scripts/setup --bench installs python3-matplotlib")
 
 
 def figure(name, ours, peer, peer_name, unit, goal, lower_is_better=True, digits=4):
