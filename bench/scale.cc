@@ -24,7 +24,8 @@
 // How a job of very many nodes is coordinated: the real coordinator and the real agents, in one
 // process, with one worker each that does at once what it is told. Messages are passed as objects,
 // in order and without delay, so this is the time that the decisions take. Prints a JSON line for
-// each phase: seconds of processor time, and memory that is resident at its end.
+// each phase: seconds of processor time, and memory that is resident at its end. The nodes may also
+// be divided into many jobs of one coordinator, which take as much memory but have few nodes each.
 namespace ddp::bench {
 namespace {
 
@@ -39,9 +40,9 @@ double resident_mb() {
   return 0;
 }
 
-config::JobSpec spec_of(int node, int nodes) {
+config::JobSpec spec_of(int node, int nodes, int job) {
   config::JobSpec spec;
-  spec.job_id = "scale";
+  spec.job_id = fmt::format("scale{}", job);
   spec.node_id = fmt::format("{:016x}", 0x9e3779b97f4a7c15ull * static_cast<unsigned>(node + 1));
   spec.host = fmt::format("node{}", node);
   spec.coordinator_host = "10.0.0.1";
@@ -52,15 +53,15 @@ config::JobSpec spec_of(int node, int nodes) {
   return spec;
 }
 
-class Job {
+class Simulation {
  public:
-  explicit Job(int nodes) : nodes_(nodes) {}
+  Simulation(int jobs, int nodes_each) : jobs_(jobs), nodes_each_(nodes_each) {}
 
   void run() {
     measure("join", [this] { join(); });
     measure("first step", [this] { make_step(1); });
     measure("heartbeats", [this] { send_heartbeats(); });
-    measure("loss of one", [this] { lose(nodes_ / 2); });
+    measure("loss of one", [this] { lose(); });
     measure("step after it", [this] { make_step(2); });
     measure("end", [this] { end(); });
   }
@@ -77,20 +78,20 @@ class Job {
     const double began = used_s();
     phase();
     std::printf(
-        "{\"nodes\": %d, \"phase\": \"%s\", \"seconds\": %.6f, \"messages\": %zu, "
+        "{\"jobs\": %d, \"nodes\": %d, \"phase\": \"%s\", \"seconds\": %.6f, \"messages\": %zu, "
         "\"resident_mb\": %.1f}\n",
-        nodes_, name, used_s() - began, messages_, resident_mb());
+        jobs_, jobs_ * nodes_each_, name, used_s() - began, messages_, resident_mb());
     std::fflush(stdout);
   }
 
   void join() {
-    for (int node = 0; node < nodes_; ++node) {
-      agents_.push_back(
-          {.core = std::make_unique<agent::AgentCore>(spec_of(node, nodes_), kNoRound, 0)});
+    for (int node = 0; node < jobs_ * nodes_each_; ++node) {
+      agents_.push_back({.core = std::make_unique<agent::AgentCore>(
+                             spec_of(node, nodes_each_, node / nodes_each_), kNoRound, 0)});
       const auto index = static_cast<std::size_t>(node);
       feed(index, agents_[index].core->start(now_));
     }
-    run_until_in_round(static_cast<std::size_t>(nodes_));
+    run_until_in_round(agents_.size());
   }
 
   void make_step(std::int64_t step) {
@@ -109,11 +110,15 @@ class Job {
     feed_coordinator(coordinator_.on_tick(now_));
   }
 
-  void lose(int node) {
-    agents_[static_cast<std::size_t>(node)].alive = false;
+  // A node of each job.
+  void lose() {
     in_round_ = 0;
-    feed_coordinator(coordinator_.on_disconnect(now_, static_cast<rendezvous::ConnectionId>(node)));
-    run_until_in_round(static_cast<std::size_t>(nodes_ - 1));
+    for (int job = 0; job < jobs_; ++job) {
+      const auto node = static_cast<std::size_t>(job * nodes_each_ + nodes_each_ / 2);
+      agents_[node].alive = false;
+      feed_coordinator(coordinator_.on_disconnect(now_, rendezvous::ConnectionId{node}));
+    }
+    run_until_in_round(agents_.size() - static_cast<std::size_t>(jobs_));
   }
 
   void end() {
@@ -207,7 +212,8 @@ class Job {
   template <typename Other>
   void carry_out(std::size_t /*node*/, const Other& /*action*/) {}
 
-  const int nodes_;
+  const int jobs_;
+  const int nodes_each_;
   TimePoint now_{};
   rendezvous::RendezvousCore coordinator_;
   std::vector<Node> agents_;
@@ -220,9 +226,11 @@ class Job {
 void run(int argc, char** argv) {
   namespace po = boost::program_options;
   int nodes = 0;
+  int jobs = 0;
   po::options_description flags("bench-scale: a coordinator and its agents, without a network");
   flags.add_options()("help", "print this")("nodes", po::value(&nodes)->default_value(1000),
-                                            "number of nodes, at least 3");
+                                            "number of nodes, at least 3 for each job")(
+      "jobs", po::value(&jobs)->default_value(1), "jobs into which they are divided evenly");
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, flags), given);
   po::notify(given);
@@ -230,8 +238,10 @@ void run(int argc, char** argv) {
     std::printf("%s", (std::stringstream() << flags).str().c_str());
     return;
   }
-  if (nodes < 3) throw std::invalid_argument("--nodes: expected at least 3");
-  Job(nodes).run();
+  if (jobs < 1 || nodes % jobs != 0)
+    throw std::invalid_argument("--jobs: expected a divisor of --nodes");
+  if (nodes / jobs < 3) throw std::invalid_argument("--nodes: expected at least 3 for each job");
+  Simulation(jobs, nodes / jobs).run();
 }
 
 }  // namespace
