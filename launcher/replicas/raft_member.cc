@@ -69,6 +69,7 @@ struct RaftMember::Impl {
   // Its place in the configuration that it knows; null if it has none.
   raft_server* own_server() const;
   void vote_without_right(raft_message& request, raft_server& own);
+  void ask_before_standing_again();
   // The end of a request, whose address libraft has kept in its `data`. Frees it.
   static void finish(void* data, int status);
   // `ask` gives the request to libraft.
@@ -183,6 +184,19 @@ void RaftMember::Impl::vote_without_right(raft_message& request, raft_server& ow
   if (!has_leader) request.request_vote.disrupt_leader = true;
   receive_(&io_, &request);
   if (raft_server* const again = own_server()) again->role = role;
+}
+
+// A candidate that is not elected in time stands again. libraft lets it go on as it began: no longer
+// asking first who would vote for it (pre-vote), and, if a leader had told it to take over, still
+// with the permission to disrupt leaders. So a member that got that order late, and was no longer
+// in the group, would end the term of every leader for ever. The permission is for one election
+// (Ongaro, section 4.2.3).
+void RaftMember::Impl::ask_before_standing_again() {
+  if (raft_state(&raft_) != RAFT_CANDIDATE) return;
+  auto& candidate = raft_.candidate_state;
+  if (io_.time(&io_) - raft_.election_timer_start < candidate.randomized_election_timeout) return;
+  candidate.in_pre_vote = true;
+  candidate.disrupt_leader = false;
 }
 
 // From libraft 0.18 on, requests that have ended wait in a queue, which only its own disk and
@@ -314,6 +328,7 @@ void RaftMember::start(TimePoint now, bool alone) {
 
 void RaftMember::tick(TimePoint now) {
   impl_->now_ = now;
+  impl_->ask_before_standing_again();
   impl_->tick_(&impl_->io_);
   impl_->settle();
 }
