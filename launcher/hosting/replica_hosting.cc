@@ -127,12 +127,21 @@ void ReplicaHosting::start() {
 }
 
 void ReplicaHosting::log_voters() {
-  if (!replica_.is_settled()) return;
-  const auto servers = replica_.servers();
-  const auto voters = std::count_if(servers.begin(), servers.end(),
-                                    [](const auto& server) { return server.votes; });
-  if (std::exchange(voters_, voters) == voters) return;
-  log::info("job {}: {} of its ddp-runs keep its record", spec_.job_id, voters);
+  if (!replica_.leads()) return voters_.reset();
+  std::vector<replicas::MemberId> voters;
+  if (replica_.is_settled()) {
+    for (const auto& server : replica_.servers()) {
+      if (server.votes) voters.push_back(server.id);
+    }
+  }
+  std::ranges::sort(voters);
+  if (voters_ == voters) return;
+  voters_ = voters;
+  if (voters.empty()) {
+    log::info("job {}: other ddp-runs are about to keep its record", spec_.job_id);
+  } else {
+    log::info("job {}: {} of its ddp-runs keep its record", spec_.job_id, voters.size());
+  }
 }
 
 void ReplicaHosting::tick() {

@@ -61,9 +61,10 @@ class ReplicaHosting : public MovingHosting {
   net::Timer tick_;
   bool ticks_ = false;
   bool has_ended_ = false;
-  std::ptrdiff_t voters_ = 0;  // As last logged.
-  bool over_ = false;          // The job.
-  bool told_ = false;          // Where the coordinator is, other than at first.
+  // As last logged, in order; empty: they are about to change. Nothing while this one does not lead.
+  std::optional<std::vector<replicas::MemberId>> voters_;
+  bool over_ = false;  // The job.
+  bool told_ = false;  // Where the coordinator is, other than at first.
   std::optional<TimePoint> end_by_;
   std::function<void()> ended_;
 };

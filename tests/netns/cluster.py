@@ -24,6 +24,7 @@ ROUND = re.compile(rb": round (\d+) begins")
 WORLD = re.compile(rb"round (\d+): (\d+) workers go on after")
 COORDINATES = b"this node coordinates the job from now on"
 KEEPERS = re.compile(rb": (\d+) of its ddp-runs keep its record")
+KEEPERS_CHANGE = b"other ddp-runs are about to keep its record"
 STEP = re.compile(rb'"step":(\d+)')
 
 
@@ -140,8 +141,10 @@ class Cluster:
                     self.worlds[int(found[1])] = int(found[2])
                 elif found := KEEPERS.search(line):
                     self.keepers[node] = int(found[1])
-                elif COORDINATES in line:  # And it says how many only if that differs from what it said last.
-                    self.coordinator = node
+                elif KEEPERS_CHANGE in line:
+                    self.keepers[node] = 0
+                elif COORDINATES in line:  # It says how many after that.
+                    self.coordinator, self.keepers[node] = node, 0
         for line in self.rates.lines():
             self.lines += 1
             if found := STEP.search(line):
