@@ -29,7 +29,9 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
                     kStopGrace.count()),
       now_(now),
       next_start_{.reason = "first round", .not_before = now},
-      lateness_(rules_.exclude_stragglers) {
+      lateness_(rules_.exclude_stragglers),
+      finished_at_(now),
+      history_(now) {
   if (record != nullptr) {
     next_round_ = record->next_round;
     budget_.inherited = record->restarts;
@@ -113,6 +115,8 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   if (member == nullptr) return;
   note_progress(*member, message.step, false);
   note_computed(*member, message);
+  if (rank_of(*member) == 0)
+    history_.sample(now_, node.loss, node.samples_per_second, node.pace.steps_per_second);
   if (message.meeting && round_.is_adopted) end_meeting();
 }
 
@@ -280,6 +284,7 @@ void Job::stop_for_failures() {
 
 void Job::begin_stop(const std::string& reason, bool is_failure) {
   if (!is_running()) return;
+  history_.end_round(now_, reason);
   phase_ = Phase::kStopping;
   round_.stop = {.reason = reason,
                  .is_failure = is_failure,
@@ -350,7 +355,9 @@ void Job::finish(int exit_code, const std::string& summary, const std::string& r
   const std::string late = lateness_text();
   // Nobody prints the summary of a job that has ended well.
   if (exit_code == kExitSuccess && !late.empty()) notify(late);
+  history_.end_round(now_, summary);
   phase_ = Phase::kFinished;
+  finished_at_ = now_;
   result_ = wire::Finish{exit_code, late.empty() ? summary : fmt::format("{}; {}", summary, late),
                          report, error};
   persist();

@@ -17,6 +17,7 @@
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/rendezvous/failure_order.h"
+#include "launcher/rendezvous/job_history.h"
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
 #include "launcher/rendezvous/lateness.h"
@@ -56,6 +57,7 @@ class Job {
   // Every node has left and none can come back, so the job can be forgotten.
   bool abandoned() const;
   JobStatus status(TimePoint now) const;
+  nlohmann::json history(TimePoint now) const;  // For GET /history.
 
  private:
   // How much longer than the lease nodes may take to notice that their coordinator is lost.
@@ -368,6 +370,8 @@ class Job {
   TimePoint next_announcement_;
   TimePoint last_announcement_;
   wire::Finish result_;
+  TimePoint finished_at_;  // With result_.
+  JobHistory history_;
 };
 
 }  // namespace ddp::rendezvous

@@ -29,6 +29,7 @@ void Job::note_progress(Member& member, std::int64_t step, bool reports_progress
     round_.reports_steps = true;
   }
   round_.step = std::max(round_.step, step);
+  history_.step(now_, step);
   budget_.best_step = std::max(budget_.best_step, step);
 }
 

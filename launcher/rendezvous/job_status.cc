@@ -199,4 +199,10 @@ JobStatus Job::status(TimePoint now) const {
   return out;
 }
 
+nlohmann::json Job::history(TimePoint now) const {
+  nlohmann::json object = history_.facts(finished() ? finished_at_ : now);
+  object["job_id"] = id_;
+  return object;
+}
+
 }  // namespace ddp::rendezvous

@@ -92,6 +92,8 @@ void Job::begin_round(Round number, std::vector<Member> members) {
     round_.world_size += member.info.nproc;
   }
   lateness_.begin_round(now_, round_.world_size);
+  history_.begin_round(now_, number, round_.members.size(), round_.world_size,
+                       phase_ == Phase::kRecovering ? "" : next_start_.reason);
 }
 
 void Job::start_round() {

@@ -165,4 +165,10 @@ std::vector<JobStatus> RendezvousCore::status(TimePoint now) const {
   return all;
 }
 
+nlohmann::json RendezvousCore::history(TimePoint now) const {
+  nlohmann::json all = nlohmann::json::array();
+  for (const auto& [job_id, job] : jobs_) all.push_back(job->history(now));
+  return all;
+}
+
 }  // namespace ddp::rendezvous

@@ -98,6 +98,8 @@ class RendezvousCore {
 
   // All jobs, by their ids.
   std::vector<JobStatus> status(TimePoint now) const;
+  // What each of them has been through (job_history.h), with its "job_id"; in the same order.
+  nlohmann::json history(TimePoint now) const;
 
  private:
   std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,

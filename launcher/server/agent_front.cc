@@ -4,6 +4,7 @@
 #include <variant>
 
 #include <asio/post.hpp>
+#include <nlohmann/json.hpp>
 
 #include "common/base/random_hex.h"
 #include "common/log/log.h"
@@ -325,5 +326,7 @@ void AgentFront::drained() {
 std::vector<rendezvous::JobStatus> AgentFront::status() const {
   return core_->status(Clock::now());
 }
+
+nlohmann::json AgentFront::history() const { return core_->history(Clock::now()); }
 
 }  // namespace ddp::server

@@ -91,6 +91,7 @@ class AgentFront {
              std::chrono::milliseconds limit, std::function<void()> done);
 
   std::vector<rendezvous::JobStatus> status() const;
+  nlohmann::json history() const;
   std::size_t num_agents() const { return agents_.size(); }
   // Connections that carry the store traffic of a node's workers.
   std::size_t num_store_links() const { return store_links_.size(); }

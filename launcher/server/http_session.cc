@@ -55,7 +55,7 @@ void HttpSession::answer(std::string_view request_line) {
   }
   const std::optional<HttpPage> page = pages_(path);
   if (!page) {
-    return reply("404 Not Found", text_page("the pages are /status and /metrics\n"),
+    return reply("404 Not Found", text_page("the pages are /status, /history and /metrics\n"),
                  method == "GET");
   }
   reply("200 OK", *page, method == "GET");

@@ -161,6 +161,11 @@ std::string status_page(const DaemonFacts& facts) {
   return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+std::string history_page(const nlohmann::json& jobs) {
+  const nlohmann::json page{{"jobs", jobs}};
+  return page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
 std::string metrics_page(const DaemonFacts& facts) {
   MetricsText out;
   add_daemon(facts, out);

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "launcher/rendezvous/job_status.h"
 #include "launcher/server/refusals.h"
 #include "launcher/server/store_front.h"
@@ -28,6 +30,9 @@ struct DaemonFacts {
 // GET /status: {"jobs": [...], "store": {...}, "connections": n}, indented, with a newline at the
 // end.
 std::string status_page(const DaemonFacts& facts);
+// GET /history: {"jobs": [...]}, of RendezvousCore::history(); in one line, with a newline at the
+// end.
+std::string history_page(const nlohmann::json& jobs);
 // GET /metrics, in Prometheus' text format.
 std::string metrics_page(const DaemonFacts& facts);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "common/auth/handshake.h"
 #include "common/base/host_port.h"
@@ -286,6 +287,7 @@ DaemonFacts Server::facts() const {
 
 std::optional<HttpPage> Server::page(std::string_view path) const {
   if (path == "/status") return HttpPage{"application/json", status_page(facts())};
+  if (path == "/history") return HttpPage{"application/json", history_page(agents_.history())};
   if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics_page(facts())};
   const auto more = options_.pages.find(std::string(path));
   if (more == options_.pages.end()) return std::nullopt;

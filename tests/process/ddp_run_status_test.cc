@@ -70,6 +70,21 @@ TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
   EXPECT_EQ(job.wait(), 143);
 }
 
+TEST_F(DdpRunStatus, ItsHistoryHasTheRounds) {
+  const int port = free_port();
+  Process& job = start_job(port);
+  RawClient client(port);
+  client.send("GET /history HTTP/1.1\r\n\r\n");
+  const std::string answer = client.receive_all();
+  const auto page = nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
+  const auto round = page.at("jobs").at(0).at("rounds").at(0);
+  EXPECT_EQ(round.at("reason"), "first round");
+  EXPECT_EQ(round.at("world_size"), 2);
+  EXPECT_GE(page["jobs"][0].at("elapsed_ms"), round.at("began_ms"));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+}
+
 TEST_F(DdpRunStatus, AWatchShowsTheJobUntilTheDaemonIsGone) {
   const int port = free_port();
   Process& job = start_job(port);

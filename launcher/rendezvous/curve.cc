@@ -1,0 +1,45 @@
+#include "launcher/rendezvous/curve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+namespace ddp::rendezvous {
+namespace {
+
+Curve::Point joined(const Curve::Point& a, const Curve::Point& b) {
+  if (a.count == 0) return b;
+  if (b.count == 0) return a;
+  const std::size_t count = a.count + b.count;
+  const double part = static_cast<double>(b.count) / static_cast<double>(count);
+  return {a.mean + (b.mean - a.mean) * part, std::min(a.least, b.least), std::max(a.most, b.most),
+          count};
+}
+
+}  // namespace
+
+void Curve::add(Duration at, double value) {
+  if (!std::isfinite(value)) return;
+  while (static_cast<std::size_t>(at / interval_) >= kMaxPoints) {
+    interval_ *= 2;
+    if (points_.size() % 2 == 1) points_.emplace_back();
+    for (std::size_t i = 0; i < points_.size() / 2; ++i)
+      points_[i] = joined(points_[2 * i], points_[2 * i + 1]);
+    points_.resize(points_.size() / 2);
+  }
+  const auto index = static_cast<std::size_t>(at / interval_);
+  if (points_.size() <= index) points_.resize(index + 1);
+  points_[index] = joined(points_[index], {value, value, value, 1});
+}
+
+nlohmann::json to_json(const Curve& curve) {
+  nlohmann::json points = nlohmann::json::array();
+  for (std::size_t i = 0; i < curve.points().size(); ++i) {
+    const Curve::Point& point = curve.points()[i];
+    if (point.count > 0) points.push_back({i, point.mean, point.least, point.most});
+  }
+  return {{"interval_ms", curve.interval().count()}, {"points", std::move(points)}};
+}
+
+}  // namespace ddp::rendezvous

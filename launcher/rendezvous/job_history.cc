@@ -1,0 +1,78 @@
+#include "launcher/rendezvous/job_history.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+namespace ddp::rendezvous {
+namespace {
+
+nlohmann::json to_json(const JobHistory::RoundRecord& round) {
+  nlohmann::json object{{"round", round.round},
+                        {"nodes", round.nodes},
+                        {"world_size", round.world_size},
+                        {"reason", round.reason},
+                        {"began_ms", round.began.count()}};
+  if (round.first_step) {
+    object["first_step_ms"] = round.first_step->count();
+    object["steps"] = {round.from_step, round.until_step};
+  }
+  if (round.ended) {
+    object["ended_ms"] = round.ended->count();
+    object["end"] = round.end;
+  }
+  return object;
+}
+
+}  // namespace
+
+void JobHistory::begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
+                             std::string reason) {
+  rounds_.push_back({.round = round,
+                     .nodes = nodes,
+                     .world_size = world_size,
+                     .reason = std::move(reason),
+                     .began = since_began(now)});
+  if (rounds_.size() <= kMaxRounds) return;
+  rounds_.pop_front();
+  ++forgotten_;
+}
+
+void JobHistory::step(TimePoint now, std::int64_t step) {
+  if (rounds_.empty() || step < 0) return;
+  RoundRecord& round = rounds_.back();
+  if (!round.first_step) {
+    round.first_step = since_began(now);
+    round.from_step = step;
+  }
+  round.until_step = std::max(round.until_step, step);
+}
+
+void JobHistory::end_round(TimePoint now, const std::string& why) {
+  if (rounds_.empty() || rounds_.back().ended) return;
+  rounds_.back().ended = since_began(now);
+  rounds_.back().end = why;
+}
+
+void JobHistory::sample(TimePoint now, double loss, double samples_per_second,
+                        double steps_per_second) {
+  const Duration at = since_began(now);
+  loss_.add(at, loss);
+  samples_per_second_.add(at, samples_per_second);
+  steps_per_second_.add(at, steps_per_second);
+}
+
+nlohmann::json JobHistory::facts(TimePoint now) const {
+  nlohmann::json rounds = nlohmann::json::array();
+  for (const RoundRecord& round : rounds_) rounds.push_back(to_json(round));
+  return {{"elapsed_ms", since_began(now).count()},
+          {"rounds", std::move(rounds)},
+          {"forgotten_rounds", forgotten_},
+          {"curves",
+           {{"loss", to_json(loss_)},
+            {"samples_per_second", to_json(samples_per_second_)},
+            {"steps_per_second", to_json(steps_per_second_)}}}};
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "launcher/rendezvous/curve.h"
+
+namespace ddp::rendezvous {
+
+// What a job has been through since this coordinator knows it: its rounds, what each loss cost, and
+// curves of its training. Bounded: kMaxRounds rounds, and three curves.
+class JobHistory {
+ public:
+  static constexpr std::size_t kMaxRounds = 1'000;
+
+  struct RoundRecord {
+    Round round = kNoRound;
+    std::size_t nodes = 0;
+    int world_size = 0;
+    std::string reason;  // Why it began; empty if an earlier coordinator has begun it.
+    // Since the job began. What has not happened yet is empty.
+    Duration began{0};
+    std::optional<Duration> first_step = {};  // When its first step was known here.
+    std::optional<Duration> ended = {};
+    std::string end = {};          // Why it ended.
+    std::int64_t from_step = -1;   // The first step that was reported; -1: none.
+    std::int64_t until_step = -1;  // The largest.
+  };
+
+  explicit JobHistory(TimePoint began) : began_(began) {}
+
+  void begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
+                   std::string reason);
+  // A step of the round that began last.
+  void step(TimePoint now, std::int64_t step);
+  // Only the first end of a round counts.
+  void end_round(TimePoint now, const std::string& why);
+  // What the node with rank 0 has last told; NaN: not known.
+  void sample(TimePoint now, double loss, double samples_per_second, double steps_per_second);
+
+  const std::deque<RoundRecord>& rounds() const { return rounds_; }
+  std::size_t forgotten() const { return forgotten_; }  // Rounds before these.
+  // An object with "elapsed_ms", "rounds", "forgotten_rounds" and "curves". `now`: if the job is
+  // over, when it ended.
+  nlohmann::json facts(TimePoint now) const;
+
+ private:
+  Duration since_began(TimePoint now) const {
+    return std::chrono::duration_cast<Duration>(now - began_);
+  }
+
+  const TimePoint began_;
+  std::deque<RoundRecord> rounds_;  // Oldest first.
+  std::size_t forgotten_ = 0;
+  Curve loss_;
+  Curve samples_per_second_;
+  Curve steps_per_second_;
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,92 @@
+// What GET /history says of a job.
+#include "launcher/rendezvous/job_history.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/unit/launcher/rendezvous_harness.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+using testing::HasSubstr;
+using Harness = CoordinatorHarness;
+
+nlohmann::json history(const Harness& h) { return h.core.history(h.now).at(0); }
+
+wire::Heartbeat beat(std::int64_t step, double loss) {
+  wire::Heartbeat made;
+  made.step = step;
+  made.loss = loss;
+  return made;
+}
+
+TEST(History, HasEachRoundWithItsCauseAndTimes) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 2, 3));
+  h.now += Duration{250};
+  const auto b = h.join(Harness::node("b", 2, 2, 3));
+  h.now += Duration{100};
+  h.say(a, beat(1, 2.5));
+  h.now += Duration{1'000};
+  h.say(a, beat(11, 2.0));
+  h.say(b, beat(12, 9.0));  // Only the node with rank 0 makes curves.
+  h.fail(b, 0, 9);
+  h.now += Duration{40};
+  h.say(a, wire::Stopped{0, {}});
+  h.say(b, wire::Stopped{0, {}});
+  h.now += Duration{60};
+  h.say(b, beat(8, 2.1));
+  const auto found = history(h);
+  EXPECT_EQ(found.at("job_id"), "job");
+  EXPECT_EQ(found.at("elapsed_ms"), 1'450);
+  const auto rounds = found.at("rounds");
+  ASSERT_EQ(rounds.size(), 2u);
+  EXPECT_EQ(rounds[0].at("round"), 0);
+  EXPECT_EQ(rounds[0].at("nodes"), 2);
+  EXPECT_EQ(rounds[0].at("world_size"), 2);
+  EXPECT_EQ(rounds[0].at("reason"), "first round");
+  EXPECT_EQ(rounds[0].at("began_ms"), 250);
+  EXPECT_EQ(rounds[0].at("first_step_ms"), 350);
+  EXPECT_EQ(rounds[0].at("steps"), nlohmann::json({1, 12}));
+  EXPECT_EQ(rounds[0].at("ended_ms"), 1'350);
+  EXPECT_THAT(rounds[0].at("end").get<std::string>(), HasSubstr("SIGKILL"));
+  EXPECT_EQ(rounds[1].at("began_ms"), 1'390);
+  EXPECT_EQ(rounds[1].at("first_step_ms"), 1'450);
+  EXPECT_EQ(rounds[1].at("steps"), nlohmann::json({8, 8}));
+  EXPECT_THAT(rounds[1].at("reason").get<std::string>(), HasSubstr("SIGKILL"));
+  EXPECT_FALSE(rounds[1].contains("ended_ms"));
+  const auto loss = found.at("curves").at("loss").at("points");
+  EXPECT_EQ(loss, nlohmann::json::parse("[[0, 2.5, 2.5, 2.5], [1, 2.0, 2.0, 2.0]]"));
+}
+
+TEST(History, EndsWithTheJob) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1));
+  h.now += Duration{500};
+  h.say(a, wire::Succeeded{0});
+  h.now += Duration{5'000};
+  const auto found = history(h);
+  EXPECT_EQ(found.at("elapsed_ms"), 500);
+  EXPECT_EQ(found.at("rounds")[0].at("ended_ms"), 500);
+  EXPECT_THAT(found.at("rounds")[0].at("end").get<std::string>(), HasSubstr("succeeded"));
+  EXPECT_FALSE(found.at("rounds")[0].contains("steps"));
+}
+
+TEST(History, OldRoundsAreForgotten) {
+  const TimePoint began{Duration{5}};
+  JobHistory history(began);
+  for (Round round = 0; round < 1'200; ++round) {
+    history.begin_round(began, round, 1, 1, "");
+    history.end_round(began, "first");
+    history.end_round(began, "second");
+  }
+  EXPECT_EQ(history.rounds().size(), JobHistory::kMaxRounds);
+  EXPECT_EQ(history.forgotten(), 200u);
+  EXPECT_EQ(history.rounds().front().round, 200);
+  EXPECT_EQ(history.rounds().back().end, "first");
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
