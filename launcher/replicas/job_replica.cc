@@ -179,8 +179,12 @@ void JobReplica::look_at_office() {
 void JobReplica::take_office() {
   office_ = Office::kTaken;
   office_term_ = raft_->term();
-  const bool asked = raft_->barrier([this, term = office_term_](bool done) {
+  const bool asked = raft_->barrier([this, term = office_term_, asked = now_](bool done) {
     if (!done || office_ != Office::kTaken || office_term_ != term) return;
+    if (!is_recent(asked)) {
+      office_ = Office::kNone;  // The next tick asks again.
+      return;
+    }
     office_ = Office::kHeld;
     since_ = now_;
     coordinator_ = at_;
@@ -282,9 +286,13 @@ void JobReplica::ask_now_or_later(std::function<bool()> ask) {
 // A majority has answered what was asked then. Its members elect no one else for an election time
 // after they have heard from their leader. If the answer comes later, because this process or the
 // network stood still, there may be another leader by now; so they are asked again.
-void JobReplica::act_in_office(TimePoint asked, const std::function<void()>& act) {
+bool JobReplica::is_recent(TimePoint asked) const {
   const Duration clocks_differ = options_.raft.election / 4;
-  if (now_ - asked < options_.raft.election - clocks_differ) return act();
+  return now_ - asked < options_.raft.election - clocks_differ;
+}
+
+void JobReplica::act_in_office(TimePoint asked, const std::function<void()>& act) {
+  if (is_recent(asked)) return act();
   confirm(act);
 }
 

@@ -111,6 +111,7 @@ class JobReplica {
   void send_raft(MemberId to, const RaftMessage& message);
   void tell_group(const std::string& command);
   void ask_now_or_later(std::function<bool()> ask);
+  bool is_recent(TimePoint asked) const;
   void act_in_office(TimePoint asked, const std::function<void()>& act);
   void announce(const HostPort& to);
   void announce_to_others();

@@ -186,11 +186,11 @@ void RaftMember::Impl::vote_without_right(raft_message& request, raft_server& ow
   if (raft_server* const again = own_server()) again->role = role;
 }
 
-// A candidate that is not elected in time stands again. libraft lets it go on as it began: no longer
-// asking first who would vote for it (pre-vote), and, if a leader had told it to take over, still
-// with the permission to disrupt leaders. So a member that got that order late, and was no longer
-// in the group, would end the term of every leader for ever. The permission is for one election
-// (Ongaro, section 4.2.3).
+// A candidate that is not elected in time stands again. libraft lets it go on as it began: no
+// longer asking first who would vote for it (pre-vote), and, if a leader had told it to take over,
+// still with the permission to disrupt leaders. So a member that got that order late, and was no
+// longer in the group, would end the term of every leader for ever. The permission is for one
+// election (Ongaro, section 4.2.3).
 void RaftMember::Impl::ask_before_standing_again() {
   if (raft_state(&raft_) != RAFT_CANDIDATE) return;
   auto& candidate = raft_.candidate_state;
