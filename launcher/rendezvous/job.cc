@@ -28,6 +28,7 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       stop_timeout_(rules_.stop_timeout_ms + wire::park_limit_ms(rules_.stop_timeout_ms) +
                     kStopGrace.count()),
       now_(now),
+      node_failures_(rules_.max_node_failures),
       next_start_{.reason = "first round", .not_before = now},
       lateness_(rules_.exclude_stragglers),
       finished_at_(now),

@@ -22,6 +22,14 @@ bool NodeFailures::is_same(const Node& a, const Node& b) {
 
 void NodeFailures::add(TimePoint now, const Node& node, const std::string& text) {
   std::erase_if(failures_, [now](const Failure& failure) { return now - failure.when >= kWindow; });
+  if (per_node_ <= 0) return;
+  int of_node = 1;
+  for (auto failure = failures_.end(); failure != failures_.begin();) {
+    --failure;
+    if (!is_same(failure->node, node)) continue;
+    failure->text.clear();
+    if (++of_node > per_node_) failure = failures_.erase(failure);
+  }
   if (failures_.size() == kKept) failures_.erase(failures_.begin());
   failures_.push_back({.node = node, .text = text.substr(0, kTextBytesMax), .when = now});
 }

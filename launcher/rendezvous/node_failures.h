@@ -12,12 +12,13 @@ namespace ddp::rendezvous {
 
 // Which nodes have failed in the last hour, as the root cause of a round's end. The coordinator
 // leaves out a node that has failed too often (JobRules::max_node_failures), and another
-// coordinator of the job goes on counting (JobRecord).
+// coordinator of the job goes on counting (JobRecord). The record is stored for each round, so no
+// more is kept of a node than what decides.
 class NodeFailures {
  public:
   // How long a failure counts.
   static constexpr Duration kWindow{3'600'000};
-  // The newest are kept, so that a job with many restarts has a small record.
+  // The newest of all nodes are kept.
   static constexpr std::size_t kKept = 256;
 
   // Who a node is, for people and after a new start of its ddp-run, which gets a new id.
@@ -31,6 +32,9 @@ class NodeFailures {
     int failures = 0;
     std::string last;  // What the last one was.
   };
+
+  // per_node: so many of a node decide; 0: none are counted.
+  explicit NodeFailures(int per_node) : per_node_(per_node) {}
 
   void add(TimePoint now, const Node& node, const std::string& text);
   // The node's failures in the last hour.
@@ -49,7 +53,8 @@ class NodeFailures {
   };
   static bool is_same(const Node& a, const Node& b);
 
-  std::vector<Failure> failures_;  // Oldest first.
+  const int per_node_;
+  std::vector<Failure> failures_;  // Oldest first; of each node, only the newest has its text.
 };
 
 }  // namespace ddp::rendezvous

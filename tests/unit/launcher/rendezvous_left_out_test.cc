@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/exit_codes.h"
+#include "launcher/rendezvous/node_failures.h"
 #include "tests/unit/launcher/rendezvous_harness.h"
 
 namespace ddp::rendezvous {
@@ -271,6 +272,26 @@ TEST(LeftOut, AJobThatLacksNodesNamesThemAtItsEnd) {
   ASSERT_EQ(h.finished.size(), 1u);
   EXPECT_EQ(h.finished[0].exit_code, kExitJoinTimeout);
   EXPECT_THAT(h.finished[0].summary, HasSubstr("left out: b: its health check failed"));
+}
+
+// The record is stored for each round: of 1,000 failures, only those that decide are in it.
+TEST(NodeFailures, KeepsOfANodeWhatDecides) {
+  NodeFailures failures(3);
+  const TimePoint now{Duration{1'000}};
+  for (int i = 0; i < 1'000; ++i) {
+    failures.add(now, {.node_id = "new" + std::to_string(i), .host = i % 2 == 0 ? "a" : "b"},
+                 "failure " + std::to_string(i));
+  }
+  const auto records = failures.records(now);
+  ASSERT_EQ(records.size(), 6u);
+  EXPECT_EQ(records[3].text, "");
+  EXPECT_EQ(records[4].text, "failure 998");
+  const NodeFailures::Count a = failures.of(now, {.node_id = "x", .host = "a"});
+  EXPECT_EQ(a.failures, 3);
+  EXPECT_EQ(a.last, "failure 998");
+  NodeFailures none(0);
+  none.add(now, {.node_id = "a", .host = "a"}, "failure");
+  EXPECT_TRUE(none.empty());
 }
 
 }  // namespace
