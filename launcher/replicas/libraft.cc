@@ -9,6 +9,14 @@
 #include "common/base/check.h"
 
 namespace ddp::replicas {
+namespace {
+
+// A new member gets the whole log, which may be larger than a frame. In Raft, a leader may send as
+// few entries as it likes: libraft sends the rest when it hears how far the member has come. In a
+// message, each byte is two hexadecimal digits.
+constexpr std::size_t kMaxAppendBytes = 4u << 20;
+
+}  // namespace
 
 raft_buffer buffer_of(std::string_view bytes) {
   raft_buffer buffer{};
@@ -29,8 +37,11 @@ RaftMessage from_libraft(const raft_message& in) {
       out.index = append.prev_log_index;
       out.index_term = append.prev_log_term;
       out.commit_index = append.leader_commit;
+      std::size_t bytes = 0;
       for (unsigned i = 0; i < append.n_entries; ++i) {
         const raft_entry& entry = append.entries[i];
+        bytes += entry.buf.len;
+        if (i > 0 && bytes > kMaxAppendBytes) break;
         out.entries.push_back(
             {.term = entry.term,
              .type = static_cast<int>(entry.type),

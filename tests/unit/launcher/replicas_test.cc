@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -141,6 +142,9 @@ class Group {
         RaftMember::Events{
             .send =
                 [this, id](MemberId to, const RaftMessage& message) {
+                  std::size_t bytes = 0;
+                  for (const RaftEntry& entry : message.entries) bytes += entry.data.size();
+                  largest_append_ = std::max(largest_append_, bytes);
                   on_its_way_.push_back({id, to, message});
                 },
             .apply = [this, id](std::string_view command) { applied_[id].emplace_back(command); }});
@@ -190,6 +194,7 @@ class Group {
   RaftMember& member(MemberId id) { return *members_.at(id); }
   const std::vector<std::string>& applied(MemberId id) { return applied_[id]; }
   TimePoint now() const { return now_; }
+  std::size_t largest_append() const { return largest_append_; }  // In bytes.
 
  private:
   struct Sent {
@@ -203,6 +208,7 @@ class Group {
   std::deque<Sent> on_its_way_;
   std::set<MemberId> cut_;
   std::uint64_t kept_back_ = UINT64_MAX;
+  std::size_t largest_append_ = 0;
 };
 
 TEST(RaftMembers, OneAloneDecidesAtOnce) {
@@ -235,6 +241,31 @@ TEST(RaftMembers, AnotherOneLeadsWhenTheLeaderEnds) {
   group.run(Duration(300));
   EXPECT_TRUE(done);
   EXPECT_THAT(group.applied(5 - leader.id()), ElementsAre("kept", "more"));
+}
+
+// The log of a job of many rounds is larger than a message may be.
+TEST(RaftMembers, ANewMemberGetsALongLogInPieces) {
+  Group group;
+  RaftMember& leader = group.add(1, true);
+  constexpr std::size_t kCommands = 100;
+  for (std::size_t i = 0; i < kCommands; ++i)
+    EXPECT_TRUE(leader.propose(std::string(200'000, static_cast<char>('a' + i % 26)), nullptr));
+  for (const MemberId id : {2, 3}) {
+    group.add(id, false);
+    EXPECT_TRUE(leader.add(id, nullptr));
+    group.run(Duration(100));
+    // It is given up if it takes too long, and goes on from there.
+    for (int tries = 0; tries < 10 && !group.member(id).votes(); ++tries) {
+      EXPECT_TRUE(leader.give_vote(id, nullptr));
+      group.run(Duration(1'000));
+    }
+  }
+  EXPECT_LE(group.largest_append(), std::size_t{4} << 20);
+  for (const MemberId id : {2, 3}) {
+    EXPECT_EQ(group.applied(id), group.applied(1)) << id;
+    EXPECT_TRUE(group.member(id).votes()) << id;
+  }
+  EXPECT_EQ(group.applied(1).size(), kCommands);
 }
 
 TEST(RaftMembers, ALeaderThatIsCutOffDecidesNothing) {
