@@ -296,8 +296,12 @@ void JobReplica::act_in_office(TimePoint asked, const std::function<void()>& act
   confirm(act);
 }
 
-void JobReplica::tell_group(const std::string& command) {
-  ask_now_or_later([this, command] { return raft_->propose(command, nullptr); });
+void JobReplica::tell_group(const std::string& command, std::function<void()> told) {
+  ask_now_or_later([this, command, told = std::move(told)] {
+    return raft_->propose(command, [this, told](bool done) {
+      if (done && told && leads()) told();
+    });
+  });
 }
 
 void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at, Round last_round) {
@@ -306,10 +310,14 @@ void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at, Rou
   if (last_round != kNoRound && record_.next_round == 0) return leave_group_for(0);
   peers_[peer] = {.at = at, .is_here = true, .gone_since = {}};
   const auto known = places_.find(peer);
-  if (known == places_.end() || known->second != at) {
-    tell_group(wire::dump_json({{"place", {{"id", peer}, {"host", at.host}, {"port", at.port}}}}));
+  if (known != places_.end() && known->second == at) {
+    announce(at);  // It may belong to a group that has begun no round.
+  } else {
+    // It is told when the group knows it. If this coordinator is lost before, it goes on asking at
+    // the endpoint; nobody else could tell it where the next one is.
+    tell_group(wire::dump_json({{"place", {{"id", peer}, {"host", at.host}, {"port", at.port}}}}),
+               [this, at] { announce(at); });
   }
-  announce(at);  // It may belong to a group that has begun no round.
   mend_voters();
 }
 

@@ -109,7 +109,8 @@ class JobReplica {
   void note_pause();
   void send(const HostPort& to, ReplicaMessage message);
   void send_raft(MemberId to, const RaftMessage& message);
-  void tell_group(const std::string& command);
+  // `told`: when a majority has the command, if this one still leads.
+  void tell_group(const std::string& command, std::function<void()> told = {});
   void ask_now_or_later(std::function<bool()> ask);
   bool is_recent(TimePoint asked) const;
   void act_in_office(TimePoint asked, const std::function<void()>& act);
