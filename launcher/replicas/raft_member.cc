@@ -70,6 +70,7 @@ struct RaftMember::Impl {
   raft_server* own_server() const;
   void vote_without_right(raft_message& request, raft_server& own);
   void ask_before_standing_again();
+  bool has_voted_for_another(MemberId from, const RaftMessage& message) const;
   // The end of a request, whose address libraft has kept in its `data`. Frees it.
   static void finish(void* data, int status);
   // `ask` gives the request to libraft.
@@ -333,8 +334,16 @@ void RaftMember::tick(TimePoint now) {
   impl_->settle();
 }
 
+// A member that was told to take over gets its leader's vote from libraft even if that has already
+// voted for another one in this term. Then there are two leaders in one term.
+bool RaftMember::Impl::has_voted_for_another(MemberId from, const RaftMessage& message) const {
+  return message.kind == RaftMessage::Kind::kVote && !message.pre_vote &&
+         message.term == raft_.current_term && raft_.voted_for != 0 && raft_.voted_for != from;
+}
+
 void RaftMember::receive(TimePoint now, MemberId from, const RaftMessage& message) {
   impl_->now_ = now;
+  if (impl_->has_voted_for_another(from, message)) return;
   const std::string address = std::to_string(from);
   raft_message in = to_libraft(from, address.c_str(), message);
   raft_server* const own = impl_->own_server();
