@@ -69,7 +69,7 @@ struct RaftMember::Impl {
   // Its place in the configuration that it knows; null if it has none.
   raft_server* own_server() const;
   void vote_without_right(raft_message& request, raft_server& own);
-  void ask_before_standing_again();
+  void end_permission();
   bool has_voted_for_another(MemberId from, const RaftMessage& message) const;
   // The end of a request, whose address libraft has kept in its `data`. Frees it.
   static void finish(void* data, int status);
@@ -187,16 +187,14 @@ void RaftMember::Impl::vote_without_right(raft_message& request, raft_server& ow
   if (raft_server* const again = own_server()) again->role = role;
 }
 
-// A candidate that is not elected in time stands again. libraft lets it go on as it began: no
-// longer asking first who would vote for it (pre-vote), and, if a leader had told it to take over,
-// still with the permission to disrupt leaders. So a member that got that order late, and was no
-// longer in the group, would end the term of every leader for ever. The permission is for one
-// election (Ongaro, section 4.2.3).
-void RaftMember::Impl::ask_before_standing_again() {
+// A candidate that is not elected in time stands again. If a leader had told it to take over,
+// libraft lets it keep the permission to disrupt leaders, which is for one election (Ongaro,
+// section 4.2.3). So a member that got that order late, and was no longer in the group, would end
+// the term of every leader for ever.
+void RaftMember::Impl::end_permission() {
   if (raft_state(&raft_) != RAFT_CANDIDATE) return;
   auto& candidate = raft_.candidate_state;
   if (io_.time(&io_) - raft_.election_timer_start < candidate.randomized_election_timeout) return;
-  candidate.in_pre_vote = true;
   candidate.disrupt_leader = false;
 }
 
@@ -329,7 +327,7 @@ void RaftMember::start(TimePoint now, bool alone) {
 
 void RaftMember::tick(TimePoint now) {
   impl_->now_ = now;
-  impl_->ask_before_standing_again();
+  impl_->end_permission();
   impl_->tick_(&impl_->io_);
   impl_->settle();
 }
