@@ -61,7 +61,8 @@ class ReplicaHosting : public MovingHosting {
   net::Timer tick_;
   bool ticks_ = false;
   bool has_ended_ = false;
-  // As last logged, in order; empty: they are about to change. Nothing while this one does not lead.
+  // As last logged, in order; empty: they are about to change. Nothing while this one does not
+  // lead.
   std::optional<std::vector<replicas::MemberId>> voters_;
   bool over_ = false;  // The job.
   bool told_ = false;  // Where the coordinator is, other than at first.
