@@ -194,6 +194,15 @@ class Group {
   RaftMember& member(MemberId id) { return *members_.at(id); }
   const std::vector<std::string>& applied(MemberId id) { return applied_[id]; }
   TimePoint now() const { return now_; }
+  // To whom the member has given its votes, as far as they have not arrived.
+  std::vector<MemberId> votes_of(MemberId id) const {
+    std::vector<MemberId> ids;
+    for (const auto& [from, to, message] : on_its_way_) {
+      if (from == id && message.kind == RaftMessage::Kind::kVoteResult && message.granted)
+        ids.push_back(to);
+    }
+    return ids;
+  }
   std::size_t largest_append() const { return largest_append_; }  // In bytes.
 
  private:
@@ -325,6 +334,28 @@ TEST(RaftMembers, ALeaderHandsOver) {
   group.run(Duration(200));
   ASSERT_EQ(group.leaders().size(), 1u);
   EXPECT_NE(group.leaders().front(), 1u);
+}
+
+// The one that is to take over is no exception, whichever it is.
+TEST(RaftMembers, ALeaderThatHandsOverVotesOnceInATerm) {
+  for (const auto& [first, second] : {std::pair<MemberId, MemberId>{2, 3}, {3, 2}}) {
+    Group group;
+    group.add(1, true);
+    group.fill({1, 2, 3});
+    RaftMember& leader = group.member(1);
+    ASSERT_TRUE(leader.propose("last", nullptr));
+    group.run(Duration(300));
+    leader.hand_over();
+    RaftMessage vote;
+    vote.kind = RaftMessage::Kind::kVote;
+    vote.term = leader.term() + 1;
+    vote.index = 1'000;
+    vote.index_term = leader.term();
+    vote.disrupt_leader = true;
+    leader.receive(group.now(), first, vote);
+    leader.receive(group.now(), second, vote);
+    EXPECT_THAT(group.votes_of(1), ElementsAre(first));
+  }
 }
 
 TEST(RaftMembers, EndsWhileSomethingIsAsked) {
