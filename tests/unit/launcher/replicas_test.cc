@@ -194,6 +194,12 @@ class Group {
   RaftMember& member(MemberId id) { return *members_.at(id); }
   const std::vector<std::string>& applied(MemberId id) { return applied_[id]; }
   TimePoint now() const { return now_; }
+  // The next message on its way, with its receiver; it does not arrive.
+  std::pair<MemberId, RaftMessage> take_next() {
+    const Sent sent = on_its_way_.front();
+    on_its_way_.clear();
+    return {sent.to, sent.message};
+  }
   // To whom the member has given its votes, as far as they have not arrived.
   std::vector<MemberId> votes_of(MemberId id) const {
     std::vector<MemberId> ids;
@@ -334,6 +340,28 @@ TEST(RaftMembers, ALeaderHandsOver) {
   group.run(Duration(200));
   ASSERT_EQ(group.leaders().size(), 1u);
   EXPECT_NE(group.leaders().front(), 1u);
+}
+
+// Else a member that is no longer in the group could end the term of every leader.
+TEST(RaftMembers, AnOrderToTakeOverIsForOneElection) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  RaftMember& leader = group.member(1);
+  leader.hand_over();
+  const auto [to, order] = group.take_next();
+  ASSERT_EQ(order.kind, RaftMessage::Kind::kTimeoutNow);
+  group.cut(to);
+  group.member(to).receive(group.now(), 1, order);
+  group.run(Duration(5'000));
+  ASSERT_TRUE(leader.leads());
+  ASSERT_TRUE(leader.remove(to, nullptr));
+  group.run(Duration(500));
+  const std::uint64_t term = leader.term();
+  group.mend(to);
+  group.run(Duration(5'000));
+  EXPECT_TRUE(leader.leads());
+  EXPECT_EQ(leader.term(), term);
 }
 
 // The one that is to take over is no exception, whichever it is.
