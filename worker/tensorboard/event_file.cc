@@ -12,17 +12,13 @@
 #include <system_error>
 
 #include "common/base/errc.h"
+#include "common/process/write_file.h"
 #include "worker/tensorboard/record.h"
 
 namespace ddp::tensorboard {
 namespace {
 
 constexpr std::string_view kName = "events.out.tfevents.ddp-run";
-
-Error io_error(const std::string& path, std::string_view what, int error) {
-  return make_error(Errc::kIo, "{}: cannot {}: {}", path, what,
-                    std::generic_category().message(error));
-}
 
 double wall_time() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -33,16 +29,6 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
-
-Result<void> write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return io_error(path, "write", errno);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return {};
-}
 
 Result<UniqueFd> open_to_append(const std::string& path, int flags) {
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666));

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "worker/train/write_file.h"
+#include "common/process/write_file.h"
 
 namespace ddp::train {
 namespace {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/unique_fd.h"
-#include "worker/train/write_file.h"
+#include "common/process/write_file.h"
 
 namespace ddp::train {
 std::string to_json(const Summary& summary) {

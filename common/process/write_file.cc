@@ -1,11 +1,11 @@
-#include "worker/train/write_file.h"
+#include "common/process/write_file.h"
 
 #include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 
-namespace ddp::train {
+namespace ddp {
 
 Error io_error(const std::string& path, const char* what, int error) {
   return make_error(Errc::kIo, "{}: cannot {}: {}", path, what,
@@ -23,4 +23,4 @@ Result<void> write_all(int fd, const std::string& text, const std::string& path)
   return {};
 }
 
-}  // namespace ddp::train
+}  // namespace ddp
