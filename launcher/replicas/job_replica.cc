@@ -64,6 +64,7 @@ void JobReplica::begin(MemberId group) {
   places_.clear();
   peers_.clear();
   stands_at_.reset();
+  closed_.clear();
   changing_ = false;
   later_.clear();
   raft_ = std::make_unique<RaftMember>(
@@ -125,7 +126,8 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
   Heard& heard = heard_from_[message.from];
   if (message.number <= heard.number) return;
   heard = {.at = message.at, .when = now_, .number = message.number};
-  if (message.from == gone_leader_) {  // It has only made another connection.
+  closed_.erase(message.from);  // It has only made another connection.
+  if (message.from == gone_leader_) {
     gone_leader_ = 0;
     stands_at_.reset();
   }
@@ -232,8 +234,12 @@ void JobReplica::on_announcement(const ReplicaMessage& message) {
 
 void JobReplica::on_closed(TimePoint now, const HostPort& peer) {
   now_ = now;
+  for (const RaftMember::Server& server : raft_->servers()) {
+    if (server.id != own_ && place_of(server.id) == peer) closed_[server.id] = now_;
+  }
+  if (leads()) return mend_voters();
   const MemberId leader = raft_->leader();
-  if (leader == 0 || leader == own_ || place_of(leader) != peer) return;
+  if (leader == 0 || place_of(leader) != peer) return;
   gone_leader_ = leader;
   stands_at_ = now_ + Duration(std::uniform_int_distribution<int>(1, kFirstStandMs)(random_));
 }
@@ -308,7 +314,7 @@ void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at, Rou
   now_ = now;
   if (!leads() || peer == own_) return;
   if (last_round != kNoRound && record_.next_round == 0) return leave_group_for(0);
-  peers_[peer] = {.at = at, .is_here = true, .gone_since = {}};
+  peers_[peer] = {.at = at, .is_here = true, .joined = now_, .gone_since = {}};
   const auto known = places_.find(peer);
   if (known != places_.end() && known->second == at) {
     announce(at);  // It may belong to a group that has begun no round.
@@ -331,20 +337,28 @@ void JobReplica::on_gone(TimePoint now, MemberId peer, bool left) {
   if (left) tell_group(wire::dump_json({{"gone", peer}}));
 }
 
+// After `absence`, its silence or its agent says more.
+bool JobReplica::has_closed(MemberId id) const {
+  const auto found = closed_.find(id);
+  return found != closed_.end() && now_ - found->second < options_.absence;
+}
+
 // Those that could vote: a voter as long as it answers, and others whose agents are here.
 std::set<MemberId> JobReplica::alive() const {
   std::set<MemberId> alive{own_};
   for (const auto& [id, peer] : peers_) {
-    if (peer.is_here) alive.insert(id);
+    if (peer.is_here && !has_closed(id)) alive.insert(id);
   }
   for (const RaftMember::Server& server : raft_->servers()) {
     if (server.id == own_ || !server.votes) continue;
     const auto peer = peers_.find(server.id);
     const bool has_left = peer != peers_.end() && peer->second.has_left;
     const auto heard = heard_from_.find(server.id);
+    // If its agent is back, so is its node: the ddp-run gets as long again to answer.
     const TimePoint last =
-        std::max(since_, heard == heard_from_.end() ? since_ : heard->second.when);
-    const bool is_gone = has_left || server.id == gone_leader_;
+        std::max({since_, heard == heard_from_.end() ? since_ : heard->second.when,
+                  peer == peers_.end() ? since_ : peer->second.joined});
+    const bool is_gone = has_left || has_closed(server.id);
     if (!is_gone && now_ - last < options_.absence) {
       alive.insert(server.id);
     } else {

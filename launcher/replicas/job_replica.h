@@ -97,6 +97,7 @@ class JobReplica {
   struct Peer {
     HostPort at;
     bool is_here = false;  // Its agent is joined to this coordinator.
+    TimePoint joined;      // When it did last.
     bool has_left = false;
     TimePoint gone_since;
   };
@@ -120,6 +121,7 @@ class JobReplica {
   void change_voters(TimePoint asked);
   void on_announcement(const ReplicaMessage& message);
   void stand_if_leader_is_gone();
+  bool has_closed(MemberId id) const;
   std::set<MemberId> alive() const;
   // This process has not run if it has not ticked for this long.
   Duration pause() const { return 4 * options_.raft.heartbeat; }
@@ -159,6 +161,8 @@ class JobReplica {
   TimePoint next_announcement_;
   unsigned announcements_ = 0;
   MemberId gone_leader_ = 0;
+  // Members that have closed the connection to them, and have not been heard since, with the time.
+  std::map<MemberId, TimePoint> closed_;
   std::optional<TimePoint> stands_at_;
 };
 

@@ -402,8 +402,8 @@ TEST(RaftMembers, EndsWhileSomethingIsAsked) {
 // A coordinator and two others, whose messages the test delivers.
 class Office {
  public:
-  Office() {
-    for (const MemberId id : {1, 2, 3}) {
+  explicit Office(MemberId members = 3) {
+    for (MemberId id = 1; id <= members; ++id) {
       replicas_[id] = std::make_unique<JobReplica>(
           id, HostPort{.host = "n", .port = static_cast<int>(id)},
           ReplicaOptions{.job_id = "job", .raft = {.seed = static_cast<std::uint32_t>(id)}},
@@ -416,7 +416,7 @@ class Office {
                              .moved = [](const HostPort&) {}});
     }
     replicas_[1]->found(now_);
-    for (const MemberId id : {2, 3}) {
+    for (MemberId id = 2; id <= members; ++id) {
       replicas_[id]->join(now_);
       replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
     }
@@ -427,7 +427,8 @@ class Office {
     while (!on_its_way_.empty()) {
       const auto [to, message] = on_its_way_.front();
       on_its_way_.pop_front();
-      replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+      const auto receiver = replicas_.find(static_cast<MemberId>(to));
+      if (receiver != replicas_.end()) receiver->second->receive(now_, message);
     }
   }
   void stand_still(Duration time) { now_ += time; }
@@ -455,6 +456,12 @@ class Office {
       }
     }
     on_its_way_ = answers;
+  }
+  // The process ends, and the kernel closes its connections.
+  void end(MemberId member) {
+    replicas_.erase(member);
+    for (const auto& [id, replica] : replicas_)
+      replica->on_closed(now_, {.host = "n", .port = static_cast<int>(member)});
   }
   bool is_silent() const { return on_its_way_.empty(); }
   void receive_one() {
@@ -485,6 +492,29 @@ TEST(Coordinators, ActWhenAMajorityHasAnswered) {
   EXPECT_FALSE(stored);
   office.deliver();
   EXPECT_TRUE(stored);
+}
+
+std::set<MemberId> voters_of(const JobReplica& replica) {
+  std::set<MemberId> voters;
+  for (const RaftMember::Server& server : replica.servers()) {
+    if (server.votes) voters.insert(server.id);
+  }
+  return voters;
+}
+
+// Else the next loss within a second would leave no majority.
+TEST(Coordinators, ReplaceAVoterThatHasEndedAtOnce) {
+  Office office(4);
+  std::set<MemberId> voters = voters_of(office.coordinator());
+  ASSERT_EQ(voters.size(), 3u);
+  const MemberId lost = *voters.rbegin();
+  office.end(lost);
+  EXPECT_FALSE(office.coordinator().is_settled());
+  for (int i = 0; i < 20; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.coordinator().is_settled());
+  voters = voters_of(office.coordinator());
+  EXPECT_EQ(voters.size(), 3u);
+  EXPECT_FALSE(voters.contains(lost));
 }
 
 // Another one may lead by then.
