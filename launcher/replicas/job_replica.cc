@@ -135,7 +135,8 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
   if (message.group != group_) {
     // A leader adds this member to its group. A group that has begun a round is not left.
     const bool adds = message.raft->kind == RaftMessage::Kind::kAppend;
-    if (!adds || office_ != Office::kNone || record_.next_round > 0) return;
+    if (!adds || office_ != Office::kNone) return;
+    if (record_.next_round > 0) return tell_of_group(message.at);
     leave_group_for(message.group);
   }
   raft_->receive(now_, message.from, *message.raft);
@@ -214,12 +215,25 @@ void JobReplica::announce_to_others() {
   if (options_.endpoint.port != 0 && options_.endpoint != at_) announce(options_.endpoint);
 }
 
+// The founder of a second group learns that the job has begun in this one.
+void JobReplica::tell_of_group(const HostPort& to) {
+  send(to, {.announcement = Announcement{.next_round = record_.next_round, .coordinates = false}});
+}
+
 void JobReplica::on_announcement(const ReplicaMessage& message) {
   const Announcement& announcement = *message.announcement;
+  if (!announcement.coordinates) {
+    if (message.group != group_ && leads() && record_.next_round == 0) leave_group_for(0);
+    return;
+  }
   if (message.group == group_) {
     if (office_ != Office::kNone || announcement.term < announced_term_) return;
   } else {
-    if (record_.next_round > 0 || (group_ != 0 && announcement.next_round == 0)) return;
+    if (record_.next_round > 0) {
+      if (announcement.next_round == 0) tell_of_group(message.at);
+      return;
+    }
+    if (group_ != 0 && announcement.next_round == 0) return;
     leave_group_for(message.group);
   }
   announced_term_ = announcement.term;

@@ -119,6 +119,7 @@ class JobReplica {
   void announce_to_others();
   void mend_voters();
   void change_voters(TimePoint asked);
+  void tell_of_group(const HostPort& to);
   void on_announcement(const ReplicaMessage& message);
   void stand_if_leader_is_gone();
   bool has_closed(MemberId id) const;

@@ -20,7 +20,8 @@ std::string encode(const ReplicaMessage& message) {
   if (message.raft) out["raft"] = *message.raft;
   if (message.announcement) {
     out["announcement"] = {{"term", message.announcement->term},
-                           {"next_round", message.announcement->next_round}};
+                           {"next_round", message.announcement->next_round},
+                           {"coordinates", message.announcement->coordinates}};
   }
   return wire::dump_json(out);
 }
@@ -39,7 +40,8 @@ Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
     if (in.contains("raft")) message.raft = in.at("raft").get<RaftMessage>();
     if (const auto found = in.find("announcement"); found != in.end()) {
       message.announcement = Announcement{.term = found->at("term").get<std::uint64_t>(),
-                                          .next_round = found->at("next_round").get<Round>()};
+                                          .next_round = found->at("next_round").get<Round>(),
+                                          .coordinates = found->at("coordinates").get<bool>()};
     }
     const bool one = message.raft.has_value() != message.announcement.has_value();
     const bool has_port = message.at.port > 0 && message.at.port < 65'536;

@@ -12,10 +12,11 @@
 
 namespace ddp::replicas {
 
-// The sender coordinates the job.
+// The sender coordinates the job, or knows a group that has begun it.
 struct Announcement {
   std::uint64_t term = 0;  // Later coordinators of a group have larger ones.
   Round next_round = 0;    // The first number that no round has used.
+  bool coordinates = true;
 
   friend bool operator==(const Announcement&, const Announcement&) = default;
 };

@@ -403,18 +403,7 @@ TEST(RaftMembers, EndsWhileSomethingIsAsked) {
 class Office {
  public:
   explicit Office(MemberId members = 3) {
-    for (MemberId id = 1; id <= members; ++id) {
-      replicas_[id] = std::make_unique<JobReplica>(
-          id, HostPort{.host = "n", .port = static_cast<int>(id)},
-          ReplicaOptions{.job_id = "job", .raft = {.seed = static_cast<std::uint32_t>(id)}},
-          JobReplica::Events{.send =
-                                 [this](const HostPort& to, const ReplicaMessage& message) {
-                                   on_its_way_.emplace_back(to.port, message);
-                                 },
-                             .won = [](const rendezvous::JobRecord&) {},
-                             .lost = [] {},
-                             .moved = [](const HostPort&) {}});
-    }
+    for (MemberId id = 1; id <= members; ++id) make(id);
     replicas_[1]->found(now_);
     for (MemberId id = 2; id <= members; ++id) {
       replicas_[id]->join(now_);
@@ -423,6 +412,12 @@ class Office {
     for (int i = 0; i < 50; ++i) pass(Duration(20));
   }
   JobReplica& coordinator() { return *replicas_[1]; }
+  JobReplica& of(MemberId id) { return *replicas_.at(id); }
+  TimePoint now() const { return now_; }
+  void found(MemberId id) {
+    make(id);
+    replicas_[id]->found(now_);
+  }
   void deliver() {
     while (!on_its_way_.empty()) {
       const auto [to, message] = on_its_way_.front();
@@ -471,6 +466,19 @@ class Office {
   }
 
  private:
+  void make(MemberId id) {
+    replicas_[id] = std::make_unique<JobReplica>(
+        id, HostPort{.host = "n", .port = static_cast<int>(id)},
+        ReplicaOptions{.job_id = "job", .raft = {.seed = static_cast<std::uint32_t>(id)}},
+        JobReplica::Events{.send =
+                               [this](const HostPort& to, const ReplicaMessage& message) {
+                                 on_its_way_.emplace_back(to.port, message);
+                               },
+                           .won = [](const rendezvous::JobRecord&) {},
+                           .lost = [] {},
+                           .moved = [](const HostPort&) {}});
+  }
+
   TimePoint now_{Duration(1'000'000)};
   std::map<MemberId, std::unique_ptr<JobReplica>> replicas_;
   std::deque<std::pair<int, ReplicaMessage>> on_its_way_;
@@ -515,6 +523,20 @@ TEST(Coordinators, ReplaceAVoterThatHasEndedAtOnce) {
   voters = voters_of(office.coordinator());
   EXPECT_EQ(voters.size(), 3u);
   EXPECT_FALSE(voters.contains(lost));
+}
+
+// As if its host had been started again while the coordinator is lost. An agent that joins there
+// may have been in no round, although its ddp-run knows of some.
+TEST(Founders, LearnOfTheGroupThatHasBegunTheJob) {
+  Office office;
+  office.coordinator().store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  office.end(1);
+  office.found(4);
+  EXPECT_TRUE(office.of(4).leads());
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  EXPECT_FALSE(office.of(4).leads());
 }
 
 // Another one may lead by then.
