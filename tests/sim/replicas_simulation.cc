@@ -204,6 +204,14 @@ void ReplicasSimulation::begin_round(int index) {
   });
 }
 
+bool ReplicasSimulation::has_coordinator(replicas::MemberId group) const {
+  const auto processes = living();
+  return std::any_of(processes.begin(), processes.end(), [&](int index) {
+    const Process& process = processes_[static_cast<std::size_t>(index)];
+    return process.office != 0 && process.group == group;
+  });
+}
+
 void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round round) {
   log(fmt::format("p{} begins round {}", index, round));
   ++coverage_->rounds;
@@ -212,7 +220,9 @@ void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round roun
   if (group_ != 0 && group != group_) {
     if (gentle_) violate(fmt::format("p{} begins the job again", index));
     ++coverage_->new_jobs;
-    earlier_groups_.insert(group_);
+    // A coordinator that was cut off goes on when it is back: then there are two jobs (README.md of
+    // launcher/replicas). But nobody may take the office in a group that was given up.
+    if (!has_coordinator(group_)) earlier_groups_.insert(group_);
     last_begun_ = -1;
     last_office_ = 0;
   }

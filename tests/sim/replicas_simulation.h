@@ -73,6 +73,7 @@ class ReplicasSimulation {
   void lost(int process);
   void begin_round(int process);
   bool last_call_is_over(int process) const;
+  bool has_coordinator(replicas::MemberId group) const;
   void round_begun(int process, std::uint64_t office, Round round);
   void confirm(int process);
   void connect_agent(int process);
