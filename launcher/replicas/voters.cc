@@ -28,16 +28,23 @@ std::set<MemberId> right_voters(const Servers& servers, MemberId own,
   return voters;
 }
 
+// A new voter comes before a lost one goes. In between, one more must agree. But if the lost one
+// was only cut off and another is lost while the change is under way, those that are left can
+// decide when it is back. The other way round, the one that has just been lost would have to agree.
 std::optional<VoterChange> wanted_change(const Servers& servers, MemberId own,
                                          const std::set<MemberId>& alive,
                                          const std::set<MemberId>& voters) {
-  for (const bool is_alive : {false, true}) {
+  const auto removed = [&](bool votes, bool is_alive) -> std::optional<VoterChange> {
     for (const RaftMember::Server& server : servers) {
       const bool goes = server.id != own && !voters.contains(server.id);
-      if (goes && alive.contains(server.id) == is_alive) {
+      if (goes && server.votes == votes && alive.contains(server.id) == is_alive) {
         return VoterChange{.kind = VoterChange::Kind::kRemove, .id = server.id};
       }
     }
+    return std::nullopt;
+  };
+  for (const bool is_alive : {false, true}) {
+    if (const auto change = removed(false, is_alive)) return change;
   }
   for (const RaftMember::Server& server : servers) {
     if (!server.votes) return VoterChange{.kind = VoterChange::Kind::kGiveVote, .id = server.id};
@@ -46,6 +53,9 @@ std::optional<VoterChange> wanted_change(const Servers& servers, MemberId own,
     const bool is_in = std::any_of(servers.begin(), servers.end(),
                                    [id](const auto& server) { return server.id == id; });
     if (!is_in) return VoterChange{.kind = VoterChange::Kind::kAdd, .id = id};
+  }
+  for (const bool is_alive : {false, true}) {
+    if (const auto change = removed(true, is_alive)) return change;
   }
   return std::nullopt;
 }
