@@ -1,8 +1,11 @@
 #include "launcher/replicas/raft_member.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -15,6 +18,7 @@ namespace {
 // A new voter that does not answer is given up after ten times this.
 constexpr unsigned kCatchUpLimitMs = 500;
 constexpr unsigned kNoLimit = 1u << 30;  // Entries of the log.
+constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
 
 }  // namespace
 
@@ -48,6 +52,9 @@ struct RaftMember::Impl {
   TimePoint now_;
   Duration skipped_{0};  // By stand().
   TimePoint heard_leader_;
+  // The index up to which the append that is being answered says what the log is; no limit
+  // otherwise. See send().
+  std::uint64_t known_to_match_ = kEverything;
   raft_io_tick_cb tick_ = nullptr;
   raft_io_recv_cb receive_ = nullptr;
   std::deque<std::function<void(int status)>> completions_;
@@ -62,6 +69,7 @@ struct RaftMember::Impl {
 
   static Impl& of(raft_io* io) { return *static_cast<Impl*>(io->impl); }
 
+  void send(const raft_message& message);
   void fill_io();
   void fill_fsm();
   void settle();
@@ -79,6 +87,18 @@ struct RaftMember::Impl {
   template <typename Ask>
   bool change(Callback done, Ask ask);
 };
+
+// In Raft, the answer to an append says how far the log is known to be the leader's: up to the last
+// entry of that append. libraft says how long the log is. Behind that point there may be entries of
+// an earlier leader, and the new one would take them for its own, which the majority has then not
+// got.
+void RaftMember::Impl::send(const raft_message& message) {
+  RaftMessage out = from_libraft(message);
+  const bool accepts = out.kind == RaftMessage::Kind::kAppendResult && out.index == 0;
+  if (accepts) out.last_index = std::min(out.last_index, known_to_match_);
+  outcomes_.emplace_back(
+      [this, to = message.server_id, out = std::move(out)] { events.send(to, out); });
+}
 
 void RaftMember::Impl::fill_io() {
   io_.version = 1;
@@ -121,18 +141,21 @@ void RaftMember::Impl::fill_io() {
   io_.truncate = [](raft_io*, raft_index) { return 0; };
   io_.send = [](raft_io* io, raft_io_send* request, const raft_message* message,
                 raft_io_send_cb done) {
-    Impl& self = of(io);
-    self.outcomes_.emplace_back([&self, to = message->server_id, what = from_libraft(*message)] {
-      self.events.send(to, what);
-    });
-    self.completions_.emplace_back([request, done](int status) {
+    of(io).send(*message);
+    of(io).completions_.emplace_back([request, done](int status) {
       if (done != nullptr) done(request, status);
     });
     return 0;
   };
   io_.append = [](raft_io* io, raft_io_append* request, const raft_entry*, unsigned,
                   raft_io_append_cb done) {
-    of(io).completions_.emplace_back([request, done](int status) { done(request, status); });
+    Impl& self = of(io);
+    self.completions_.emplace_back(
+        [&self, request, done, limit = self.known_to_match_](int status) {
+          const std::uint64_t before = std::exchange(self.known_to_match_, limit);
+          done(request, status);  // It answers the leader.
+          self.known_to_match_ = before;
+        });
     return 0;
   };
   // The log is never shortened.
@@ -349,7 +372,10 @@ void RaftMember::receive(TimePoint now, MemberId from, const RaftMessage& messag
   if (message.kind == RaftMessage::Kind::kVote && own != nullptr && own->role != RAFT_VOTER) {
     impl_->vote_without_right(in, *own);
   } else {
+    if (message.kind == RaftMessage::Kind::kAppend)
+      impl_->known_to_match_ = message.index + message.entries.size();
     impl_->receive_(&impl_->io_, &in);
+    impl_->known_to_match_ = kEverything;
   }
   impl_->settle();
 }

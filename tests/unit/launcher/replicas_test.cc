@@ -182,6 +182,8 @@ class Group {
     while (!on_its_way_.empty()) {
       const auto [from, to, message] = on_its_way_.front();
       on_its_way_.pop_front();
+      if (message.kind == RaftMessage::Kind::kAppendResult)
+        last_indices_[from] = message.last_index;
       const auto found = members_.find(to);
       if (found == members_.end() || cut_.contains(from) || cut_.contains(to)) continue;
       if (message.index + message.entries.size() > kept_back_) continue;
@@ -209,6 +211,8 @@ class Group {
   RaftMember& member(MemberId id) { return *members_.at(id); }
   const std::vector<std::string>& applied(MemberId id) { return applied_[id]; }
   TimePoint now() const { return now_; }
+  // How far the member has said that its log is the leader's.
+  std::uint64_t last_index(MemberId id) const { return last_indices_.at(id); }
   // The next message on its way, with its receiver; it does not arrive.
   std::pair<MemberId, RaftMessage> take_next() {
     const Sent sent = on_its_way_.front();
@@ -237,6 +241,7 @@ class Group {
   std::map<MemberId, std::vector<std::string>> applied_;
   std::deque<Sent> on_its_way_;
   std::set<MemberId> cut_;
+  std::map<MemberId, std::uint64_t> last_indices_;
   std::uint64_t kept_back_ = UINT64_MAX;
   std::size_t largest_append_ = 0;
 };
@@ -249,6 +254,30 @@ TEST(RaftMembers, OneAloneDecidesAtOnce) {
   EXPECT_TRUE(member.propose("first", [&done](bool success) { done = success; }));
   EXPECT_TRUE(done);
   EXPECT_THAT(group.applied(1), ElementsAre("first"));
+}
+
+// A leader that was cut off has given a member entries that nobody else has. The next leader's
+// first append has none. If the answer counted them, that leader would take its own entries of the
+// same indices for stored.
+TEST(RaftMembers, AnAnswerDoesNotCountEntriesOfAnEarlierLeader) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  RaftMember& member = group.member(2);
+  const std::uint64_t common = group.last_index(2);
+  RaftMessage append{.term = 1, .index = common, .index_term = 1, .commit_index = common};
+  append.entries.assign(3, {.term = 1, .type = 1, .data = "{}"});
+  member.receive(group.now(), 1, append);
+  EXPECT_EQ(group.take_next().second.last_index, common + 3);
+  append = {.term = 2, .index = common, .index_term = 1, .commit_index = common};
+  member.receive(group.now(), 3, append);
+  const auto [to, answer] = group.take_next();
+  EXPECT_EQ(to, 3u);
+  EXPECT_EQ(answer.index, 0u) << "it is refused";
+  EXPECT_EQ(answer.last_index, common);
+  append.entries.assign(1, {.term = 2, .type = 1, .data = "{}"});
+  member.receive(group.now(), 3, append);
+  EXPECT_EQ(group.take_next().second.last_index, common + 1);
 }
 
 TEST(RaftMembers, AnotherOneLeadsWhenTheLeaderEnds) {
