@@ -204,25 +204,23 @@ void ReplicasSimulation::begin_round(int index) {
   });
 }
 
-bool ReplicasSimulation::has_coordinator(replicas::MemberId group) const {
-  const auto processes = living();
-  return std::any_of(processes.begin(), processes.end(), [&](int index) {
-    const Process& process = processes_[static_cast<std::size_t>(index)];
-    return process.office != 0 && process.group == group;
-  });
-}
-
 void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round round) {
   log(fmt::format("p{} begins round {}", index, round));
   ++coverage_->rounds;
   const replicas::MemberId group = processes_[static_cast<std::size_t>(index)].group;
-  if (earlier_groups_.contains(group)) violate(fmt::format("p{} goes on with an old job", index));
+  const auto place = [this](replicas::MemberId each) {
+    return std::find(groups_.begin(), groups_.end(), each) - groups_.begin();
+  };
+  // A ddp-run that was cut off while the others began the job again may go on with the old one:
+  // then there are two jobs (README.md of launcher/replicas). But not if its node has been in the
+  // new one.
+  if (place(processes_[static_cast<std::size_t>(index)].took_part_in) > place(group)) {
+    violate(fmt::format("p{} goes on with an old job", index));
+  }
+  if (place(group) == std::ssize(groups_)) groups_.push_back(group);
   if (group_ != 0 && group != group_) {
     if (gentle_) violate(fmt::format("p{} begins the job again", index));
     ++coverage_->new_jobs;
-    // A coordinator that was cut off goes on when it is back: then there are two jobs (README.md of
-    // launcher/replicas). But nobody may take the office in a group that was given up.
-    if (!has_coordinator(group_)) earlier_groups_.insert(group_);
     last_begun_ = -1;
     last_office_ = 0;
   }
@@ -235,7 +233,9 @@ void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round roun
   last_office_ = std::max(last_office_, office);
   for (const int other : living()) {
     Process& process = processes_[static_cast<std::size_t>(other)];
-    if (process.joined_to == index || other == index) process.last_round = round;
+    if (process.joined_to != index && other != index) continue;
+    process.last_round = round;
+    process.took_part_in = group;
   }
 }
 

@@ -55,9 +55,10 @@ class ReplicasSimulation {
     std::deque<replicas::ReplicaMessage> stopped;  // Arrived while it was stopped.
     Duration offset{0};                            // Its clock is rate * time + offset.
     double rate = 1;
-    Round last_round = kNoRound;   // Of its agent.
-    int joined_to = -1;            // The process to which its agent is connected.
-    replicas::MemberId group = 0;  // As it says.
+    Round last_round = kNoRound;          // Of its agent.
+    int joined_to = -1;                   // The process to which its agent is connected.
+    replicas::MemberId group = 0;         // As it says.
+    replicas::MemberId took_part_in = 0;  // The group of the last round in which its node was.
     // While it coordinates.
     Round next_round = 0;
     TimePoint won_at;
@@ -73,7 +74,6 @@ class ReplicasSimulation {
   void lost(int process);
   void begin_round(int process);
   bool last_call_is_over(int process) const;
-  bool has_coordinator(replicas::MemberId group) const;
   void round_begun(int process, std::uint64_t office, Round round);
   void confirm(int process);
   void connect_agent(int process);
@@ -103,7 +103,8 @@ class ReplicasSimulation {
   std::optional<std::string> violation_;
   Round last_begun_ = -1;
   replicas::MemberId group_ = 0;  // That has begun it.
-  std::set<replicas::MemberId> earlier_groups_;
+  // Those that have begun a round, in the order of their first one; 0 stands for none.
+  std::vector<replicas::MemberId> groups_{0};
   std::uint64_t offices_ = 0;
   std::uint64_t last_office_ = 0;  // That has begun a round, or was confirmed.
   bool faults_are_over_ = false;
