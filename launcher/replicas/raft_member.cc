@@ -70,6 +70,7 @@ struct RaftMember::Impl {
   static Impl& of(raft_io* io) { return *static_cast<Impl*>(io->impl); }
 
   void send(const raft_message& message);
+  int load(raft_term& term, raft_entry*& entries, std::size_t& count) const;
   void fill_io();
   void fill_fsm();
   void settle();
@@ -100,6 +101,22 @@ void RaftMember::Impl::send(const raft_message& message) {
       [this, to = message.server_id, out = std::move(out)] { events.send(to, out); });
 }
 
+// The log with which libraft begins.
+int RaftMember::Impl::load(raft_term& term, raft_entry*& entries, std::size_t& count) const {
+  term = founds_ ? 1 : 0;
+  entries = nullptr;
+  count = 0;
+  if (!founds_) return 0;
+  entries = static_cast<raft_entry*>(raft_calloc(1, sizeof(raft_entry)));
+  if (entries == nullptr) return static_cast<int>(RAFT_NOMEM);
+  entries->term = 1;
+  set_kind(entries->type, RAFT_CHANGE);
+  entries->buf = founded_;
+  entries->batch = founded_.base;
+  count = 1;
+  return 0;
+}
+
 void RaftMember::Impl::fill_io() {
   io_.version = 1;
   io_.impl = this;
@@ -109,22 +126,10 @@ void RaftMember::Impl::fill_io() {
   };
   io_.load = [](raft_io* io, raft_term* term, raft_id* voted_for, raft_snapshot** snapshot,
                 raft_index* start_index, raft_entry** entries, std::size_t* n_entries) {
-    Impl& self = of(io);
-    *term = self.founds_ ? 1 : 0;
     *voted_for = 0;
     *snapshot = nullptr;
     *start_index = 1;
-    *entries = nullptr;
-    *n_entries = 0;
-    if (!self.founds_) return 0;
-    *entries = static_cast<raft_entry*>(raft_calloc(1, sizeof(raft_entry)));
-    if (*entries == nullptr) return static_cast<int>(RAFT_NOMEM);
-    (*entries)->term = 1;
-    set_kind((*entries)->type, RAFT_CHANGE);
-    (*entries)->buf = self.founded_;
-    (*entries)->batch = self.founded_.base;
-    *n_entries = 1;
-    return 0;
+    return of(io).load(*term, *entries, *n_entries);
   };
   io_.start = [](raft_io* io, unsigned, raft_io_tick_cb tick, raft_io_recv_cb receive) {
     of(io).tick_ = tick;
