@@ -147,8 +147,23 @@ bool OutputCapture::needs_lines() const {
   return options_.keep_tail || route.filtered || (route.to_console && route.whole_lines);
 }
 
+std::string OutputCapture::recent() const {
+  if (recent_.size() <= kRecentBytes) return recent_;
+  const std::string_view last = std::string_view(recent_).substr(recent_.size() - kRecentBytes);
+  const std::size_t line_end = last.find('\n');
+  return std::string(line_end == std::string_view::npos ? last : last.substr(line_end + 1));
+}
+
+void OutputCapture::keep_recent(std::string_view bytes) {
+  if (bytes.size() > kRecentBytes) bytes.remove_prefix(bytes.size() - kRecentBytes - 1);
+  if (recent_.size() + bytes.size() > 2 * kRecentBytes)
+    recent_.erase(0, recent_.size() - std::min(recent_.size(), kRecentBytes));
+  recent_.append(bytes);
+}
+
 void OutputCapture::consume(std::string_view bytes) {
   write_file(bytes);
+  keep_recent(bytes);
   if (options_.route.to_console && !options_.route.whole_lines) console_->write(bytes);
   if (!needs_lines()) return;
   splitter_.feed(bytes, [this](const LineSplitter::Piece& piece) { take_line(piece); });

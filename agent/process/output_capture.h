@@ -23,7 +23,7 @@ namespace ddp::agent {
 // Reads one output stream of one worker from its pipe. It passes the output on:
 //   * to the console, in whole lines with the prefix before each, many of them in one write;
 //   * to a file, byte by byte and unchanged;
-//   * to memory: the last lines.
+//   * to memory: the last lines, for the report, and the last bytes, for people who look.
 // A line longer than LineSplitter::kMaxPieceBytes appears on the console in pieces. Those after the
 // first have a + behind the prefix. A progress bar rewrites its line with \r. On a terminal each \r
 // ends a line. On another console such a line appears in pieces, too: once a second, what has come
@@ -36,6 +36,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
  public:
   static constexpr std::size_t kTailLines = 20;
   static constexpr std::size_t kTailLineBytes = 2'000;
+  static constexpr std::size_t kRecentBytes = 8'192;
 
   // Where the output goes besides the file. Each round has its own.
   struct Route {
@@ -68,6 +69,9 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   void add_lines(const std::string& lines);
 
   std::vector<std::string> tail() const { return tail_.lines(); }
+  // The last whole lines, with their ends, and what follows them: at most kRecentBytes. In all
+  // rounds.
+  std::string recent() const;
   // The reason of the failure, if the program has written it. Only with keep_tail.
   std::string exception() const { return exception_.text(); }
 
@@ -78,6 +82,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   enum class ReadStatus { kData, kNothing, kEnd };
   ReadStatus read_once(std::size_t limit);
   bool needs_lines() const;
+  void keep_recent(std::string_view bytes);
   void consume(std::string_view bytes);
   void finish_line();
   void show_progress_soon();
@@ -93,6 +98,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   Options options_;
   LineSplitter splitter_;
   LastLines<kTailLines, kTailLineBytes> tail_;
+  std::string recent_;  // The last bytes, at most twice kRecentBytes.
   ExceptionText exception_;
   char last_in_file_ = '\n';
   net::Timer progress_timer_;

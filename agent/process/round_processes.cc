@@ -29,6 +29,12 @@ namespace {
 
 // How soon to look for orphans again while the end of a worker is not taken note of yet.
 constexpr Duration kHiddenPause{1};
+// Shorter waits for other ranks are usual in training.
+constexpr std::chrono::nanoseconds kLongWait{1'000'000'000};
+
+bool is_under_way(const wire::FlightRecord& record) {
+  return record.state == wire::FlightState::kIssued || record.state == wire::FlightState::kStarted;
+}
 
 // ddp-run has counted them; it also knows the quota of the control group.
 int usable_cores(const config::JobSpec& spec) {
@@ -254,7 +260,13 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
 void RoundProcesses::take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot) {
   const std::weak_ptr<Worker> source = worker.weak_from_this();
   writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
-                  worker.take_descriptors(), [source](const wire::SnapshotWritten& written) {
+                  worker.take_descriptors(),
+                  [this, source, step = snapshot.step](const wire::SnapshotWritten& written) {
+                    saved_.push_back({.step = step,
+                                      .bytes = written.bytes,
+                                      .seconds = written.seconds,
+                                      .published = !written.path.empty(),
+                                      .error = written.error});
                     const auto found = source.lock();
                     if (!found || !found->running()) return false;
                     found->send(written);
@@ -298,13 +310,9 @@ void RoundProcesses::request_commit(const wire::CommitRequest& order, const std:
 std::set<int> RoundProcesses::hung(const std::set<int>& local_ranks) const {
   std::set<int> hung = local_ranks;
   if (!memory_) return hung;
-  const auto waits = [](const wire::FlightRecord& record) {
-    return record.state == wire::FlightState::kIssued ||
-           record.state == wire::FlightState::kStarted;
-  };
   for (const wire::Flight& flight : memory_->flights()) {
-    if (!std::any_of(flight.records.begin(), flight.records.end(), waits) &&
-        !std::any_of(flight.messages.begin(), flight.messages.end(), waits)) {
+    if (!std::any_of(flight.records.begin(), flight.records.end(), is_under_way) &&
+        !std::any_of(flight.messages.begin(), flight.messages.end(), is_under_way)) {
       continue;
     }
     for (const auto& worker : workers_) {
@@ -319,6 +327,27 @@ std::shared_ptr<Worker> RoundProcesses::of_local_rank(int local_rank) const {
     if (worker->local_rank() == local_rank) return worker;
   }
   return nullptr;
+}
+
+std::vector<std::string> RoundProcesses::waits() const {
+  if (!memory_) return {};
+  const std::vector<wire::Flight> flights = memory_->flights();
+  const std::int64_t now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+  const auto waits_long = [now](const wire::FlightRecord& record) {
+    return is_under_way(record) && now - record.issued_ns >= kLongWait.count();
+  };
+  const bool any = std::any_of(flights.begin(), flights.end(), [&](const wire::Flight& flight) {
+    return std::any_of(flight.records.begin(), flight.records.end(), waits_long) ||
+           std::any_of(flight.messages.begin(), flight.messages.end(), waits_long);
+  });
+  return any ? describe_flights(flights, now) : std::vector<std::string>();
+}
+
+wire::Output RoundProcesses::output(int local_rank) const {
+  const auto worker = of_local_rank(local_rank);
+  if (worker == nullptr) return {};
+  return {.out = worker->recent_output(), .err = worker->recent_errors()};
 }
 
 void RoundProcesses::dump_stacks(int local_rank) {

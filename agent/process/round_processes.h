@@ -97,6 +97,12 @@ class RoundProcesses {
   void request_checkpoint();
   // Those of `local_ranks` that do not wait for another rank in an operation of the round.
   std::set<int> hung(const std::set<int>& local_ranks) const;
+  // Sentences about what the workers wait for now, if an operation has waited for a second.
+  std::vector<std::string> waits() const;
+  // What has become of checkpoints of this node's workers since the last call.
+  std::vector<wire::SavedShare> take_saved() { return std::exchange(saved_, {}); }
+  // The last that this worker has written. Empty if there is none.
+  wire::Output output(int local_rank) const;
   void dump_stacks(int local_rank);
   // Kills the worker, after its stacks are written if that is under way. Its exit has `cause`.
   void kill(int local_rank, const std::string& cause);
@@ -166,6 +172,7 @@ class RoundProcesses {
   bool standbys_due_ = true;  // No standby was started since the round began.
   bool starting_ = false;
   std::vector<std::string> operations_;
+  std::vector<wire::SavedShare> saved_;
   std::string cannot_start_;  // Why no worker can be started; empty: they can.
   std::optional<FileTimers> timers_;
   StateWatch states_;

@@ -95,6 +95,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::vector<UniqueFd> take_descriptors() { return channel_->take_descriptors(); }
   // Reads what it has written so far.
   void drain_output();
+  // The last that it has written to its standard output and its standard error, as far as that has
+  // been read.
+  std::string recent_output() const { return out_ ? out_->recent() : ""; }
+  std::string recent_errors() const { return err_ ? err_->recent() : ""; }
   // Its timer has expired: sends the signal. The exit that follows has `cause`.
   void expire(int number, const std::string& cause);
   // The WorkerExit as if SIGKILL had ended it, while it lives.

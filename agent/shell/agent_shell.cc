@@ -75,6 +75,8 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              },
              [this] { tell([this](TimePoint now) { return core_.on_disconnected(now); }); },
              [this](const wire::CoordinatorMessage& message) {
+               if (const auto* request = std::get_if<wire::ShowOutput>(&message))
+                 return show_output(*request);
                tell([this, message](TimePoint now) {
                  core_.on_unkillable(processes_.unkillable());
                  return core_.on_message(now, message);
@@ -277,7 +279,18 @@ void AgentShell::perform(const Connect& action) { link_.connect(action.delay); }
 void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
 
 void AgentShell::perform(const SendToCoordinator& action) {
-  link_.send(store_.completed(action.message));
+  wire::AgentMessage message = store_.completed(action.message);
+  if (auto* const heartbeat = std::get_if<wire::Heartbeat>(&message)) {
+    heartbeat->waits = processes_.waits();
+    heartbeat->saved = processes_.take_saved();
+  }
+  link_.send(message);
+}
+
+void AgentShell::show_output(const wire::ShowOutput& request) {
+  wire::Output output = processes_.output(request.local_rank);
+  output.id = request.id;
+  link_.send(wire::AgentMessage(std::move(output)));
 }
 
 void AgentShell::perform(const SpawnWorkers& action) {

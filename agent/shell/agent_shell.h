@@ -68,6 +68,7 @@ class AgentShell {
   void wait_for_tasks();
   void listen_for_health_checks();
   void lead_to_store(wire::RoundStart& round);
+  void show_output(const wire::ShowOutput& request);
 
   void perform(const Connect& action);
   void perform(const Disconnect& action);

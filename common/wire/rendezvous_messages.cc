@@ -48,6 +48,7 @@ static void from_json(const nlohmann::json& json, Computed& computed) {
   computed = {.step = json.at(0).get<std::int64_t>()};
   if (!json.at(1).is_null()) computed.ms = json.at(1).get<double>();
 }
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SavedShare, step, bytes, seconds, published, error)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
@@ -55,6 +56,8 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
   if (!heartbeat.computed.empty()) json["computed"] = heartbeat.computed;
   if (heartbeat.meeting) json["meeting"] = true;
+  if (!heartbeat.waits.empty()) json["waits"] = heartbeat.waits;
+  if (!heartbeat.saved.empty()) json["saved"] = heartbeat.saved;
   if (heartbeat.sent_ms != 0) json["sent_ms"] = heartbeat.sent_ms;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
@@ -64,6 +67,8 @@ static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
   heartbeat.computed = json.value("computed", Heartbeat().computed);
   heartbeat.meeting = json.value("meeting", Heartbeat().meeting);
+  heartbeat.waits = json.value("waits", Heartbeat().waits);
+  heartbeat.saved = json.value("saved", Heartbeat().saved);
   heartbeat.sent_ms = json.value("sent_ms", Heartbeat().sent_ms);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
@@ -73,6 +78,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked
                                                 reports_progress, operations, store_port, sent_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Output, id, out, err)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts,
@@ -85,6 +91,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, repo
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message, left_out)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Moved, host, port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Notice, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ShowOutput, id, local_rank)
 static void to_json(nlohmann::json& json, const Ping& /*ping*/) { json = nlohmann::json::object(); }
 static void from_json(const nlohmann::json& /*json*/, Ping& /*ping*/) {}
 
@@ -96,6 +103,7 @@ static const char* type_name(const Succeeded*) { return "succeeded"; }
 static const char* type_name(const NodeCommitted*) { return "node_committed"; }
 static const char* type_name(const Stopped*) { return "stopped"; }
 static const char* type_name(const Leave*) { return "leave"; }
+static const char* type_name(const Output*) { return "output"; }
 static const char* type_name(const Welcome*) { return "welcome"; }
 static const char* type_name(const Waiting*) { return "waiting"; }
 static const char* type_name(const RoundStart*) { return "round_start"; }
@@ -106,6 +114,7 @@ static const char* type_name(const Refused*) { return "refused"; }
 static const char* type_name(const Moved*) { return "moved"; }
 static const char* type_name(const Ping*) { return "ping"; }
 static const char* type_name(const Notice*) { return "notice"; }
+static const char* type_name(const ShowOutput*) { return "show_output"; }
 
 std::string encode(const AgentMessage& message) { return encode_variant(message); }
 

@@ -106,6 +106,17 @@ struct Computed {
   friend bool operator==(const Computed&, const Computed&) = default;
 };
 
+// What became of a rank's share of a checkpoint.
+struct SavedShare {
+  std::int64_t step = -1;
+  std::int64_t bytes = 0;
+  double seconds = 0;      // How long it took to write.
+  bool published = false;  // With this share the whole checkpoint is there.
+  std::string error{};     // Why it was not written; empty: it was.
+
+  friend bool operator==(const SavedShare&, const SavedShare&) = default;
+};
+
 struct Heartbeat {
   // The largest step that the node's workers have reported in this round; -1: none.
   std::int64_t step = -1;
@@ -117,7 +128,18 @@ struct Heartbeat {
   // Workers of the node are about to meet the others at the rendezvous' store. If that is lost, so
   // is the round.
   bool meeting = false;
+  // Sentences about operations that have waited for other ranks for a second or longer, as
+  // Stopped::operations.
+  std::vector<std::string> waits{};
+  std::vector<SavedShare> saved{};  // Since the last heartbeat.
   std::int64_t sent_ms = 0;
+};
+
+// Answer to ShowOutput.
+struct Output {
+  std::uint64_t id = 0;
+  std::string out{};  // The last lines of the worker's standard output, with their ends.
+  std::string err{};  // Likewise, of its standard error.
 };
 
 // A worker of the round ended badly. May come several times in a round. The agent goes on
@@ -258,6 +280,12 @@ struct Moved {
   int port = 0;
 };
 
+// Somebody wants to see the last lines that a worker of this node has written. Answer Output.
+struct ShowOutput {
+  std::uint64_t id = 0;
+  int local_rank = 0;
+};
+
 // A line for the person in front of the node's terminal.
 struct Notice {
   std::string text;
@@ -267,9 +295,9 @@ struct Notice {
 struct Ping {};
 
 using AgentMessage =
-    std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave>;
+    std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave, Output>;
 using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish,
-                                        Refused, Moved, Ping, Notice>;
+                                        Refused, Moved, Ping, Notice, ShowOutput>;
 
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);

@@ -110,6 +110,8 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
   node.total_steps = message.total_steps;
+  node.waits = message.waits;
+  for (const wire::SavedShare& share : message.saved) history_.saved(now_, round_.number, share);
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
   Member* const member = current_member(from, round_.number);

@@ -57,6 +57,9 @@ class Job {
   // Every node has left and none can come back, so the job can be forgotten.
   bool abandoned() const;
   JobStatus status(TimePoint now) const;
+  // As RendezvousCore's.
+  std::optional<std::pair<ConnectionId, int>> place_of(Rank rank) const;
+  std::string failure_text() const;
   nlohmann::json history(TimePoint now) const;  // For GET /history.
 
  private:
@@ -88,6 +91,7 @@ class Job {
     double loss = std::numeric_limits<double>::quiet_NaN();
     double samples_per_second = std::numeric_limits<double>::quiet_NaN();
     std::int64_t total_steps = 0;
+    std::vector<std::string> waits{};
     struct Pace {
       std::int64_t step = -1;  // The step at which the current measurement began.
       TimePoint since;         // When it began.
@@ -197,6 +201,7 @@ class Job {
 
   void handle(const NodeId& from, const wire::Join& message);
   void handle(const NodeId& from, const wire::Heartbeat& message);
+  void handle(const NodeId& /*from*/, const wire::Output& /*message*/) {}  // AgentFront takes it.
   void handle(const NodeId& from, const wire::WorkerFailed& message);
   void handle(const NodeId& from, const wire::Succeeded& message);
   void handle(const NodeId& from, const wire::NodeCommitted& message);

@@ -25,6 +25,18 @@ nlohmann::json to_json(const JobHistory::RoundRecord& round) {
   return object;
 }
 
+nlohmann::json to_json(const JobHistory::CheckpointRecord& checkpoint) {
+  nlohmann::json object{{"step", checkpoint.step},
+                        {"round", checkpoint.round},
+                        {"written_ms", checkpoint.written.count()},
+                        {"shares", checkpoint.shares},
+                        {"bytes", checkpoint.bytes},
+                        {"seconds", checkpoint.seconds},
+                        {"published", checkpoint.published}};
+  if (!checkpoint.error.empty()) object["error"] = checkpoint.error;
+  return object;
+}
+
 }  // namespace
 
 void JobHistory::begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
@@ -63,12 +75,38 @@ void JobHistory::sample(TimePoint now, double loss, double samples_per_second,
   steps_per_second_.add(at, steps_per_second);
 }
 
+void JobHistory::saved(TimePoint now, Round round, const wire::SavedShare& share) {
+  const auto is_same = [&](const CheckpointRecord& known) {
+    return known.step == share.step && known.round == round;
+  };
+  auto found = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(), is_same);
+  if (found == checkpoints_.rend()) {
+    checkpoints_.push_back({.step = share.step, .round = round});
+    if (checkpoints_.size() > kMaxCheckpoints) checkpoints_.pop_front();
+    found = checkpoints_.rbegin();
+  }
+  CheckpointRecord& checkpoint = *found;
+  checkpoint.written = since_began(now);
+  checkpoint.published = checkpoint.published || share.published;
+  if (!share.error.empty()) {
+    if (checkpoint.error.empty()) checkpoint.error = share.error;
+    return;
+  }
+  ++checkpoint.shares;
+  checkpoint.bytes += share.bytes;
+  checkpoint.seconds = std::max(checkpoint.seconds, share.seconds);
+}
+
 nlohmann::json JobHistory::facts(TimePoint now) const {
   nlohmann::json rounds = nlohmann::json::array();
   for (const RoundRecord& round : rounds_) rounds.push_back(to_json(round));
+  nlohmann::json checkpoints = nlohmann::json::array();
+  for (const CheckpointRecord& checkpoint : checkpoints_)
+    checkpoints.push_back(to_json(checkpoint));
   return {{"elapsed_ms", since_began(now).count()},
           {"rounds", std::move(rounds)},
           {"forgotten_rounds", forgotten_},
+          {"checkpoints", std::move(checkpoints)},
           {"curves",
            {{"loss", to_json(loss_)},
             {"samples_per_second", to_json(samples_per_second_)},

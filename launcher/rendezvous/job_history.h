@@ -10,15 +10,18 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/wire/rendezvous_messages.h"
 #include "launcher/rendezvous/curve.h"
 
 namespace ddp::rendezvous {
 
-// What a job has been through since this coordinator knows it: its rounds, what each loss cost, and
-// curves of its training. Bounded: kMaxRounds rounds, and three curves.
+// What a job has been through since this coordinator knows it: its rounds, what each loss cost, its
+// checkpoints, and curves of its training. Bounded: kMaxRounds rounds, kMaxCheckpoints checkpoints
+// and three curves.
 class JobHistory {
  public:
   static constexpr std::size_t kMaxRounds = 1'000;
+  static constexpr std::size_t kMaxCheckpoints = 200;
 
   struct RoundRecord {
     Round round = kNoRound;
@@ -34,6 +37,17 @@ class JobHistory {
     std::int64_t until_step = -1;  // The largest.
   };
 
+  struct CheckpointRecord {
+    std::int64_t step = -1;
+    Round round = kNoRound;
+    Duration written{0};     // Since the job began: when its last share was known here.
+    int shares = 0;          // How many ranks have written theirs.
+    std::int64_t bytes = 0;  // Of all shares.
+    double seconds = 0;      // The slowest share took so long.
+    bool published = false;
+    std::string error = {};  // Of the first share that was not written; empty: all were.
+  };
+
   explicit JobHistory(TimePoint began) : began_(began) {}
 
   void begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
@@ -42,13 +56,16 @@ class JobHistory {
   void step(TimePoint now, std::int64_t step);
   // Only the first end of a round counts.
   void end_round(TimePoint now, const std::string& why);
+  // A rank has written its share of a checkpoint in this round, or has failed to.
+  void saved(TimePoint now, Round round, const wire::SavedShare& share);
   // What the node with rank 0 has last told; NaN: not known.
   void sample(TimePoint now, double loss, double samples_per_second, double steps_per_second);
 
   const std::deque<RoundRecord>& rounds() const { return rounds_; }
   std::size_t forgotten() const { return forgotten_; }  // Rounds before these.
-  // An object with "elapsed_ms", "rounds", "forgotten_rounds" and "curves". `now`: if the job is
-  // over, when it ended.
+  const std::deque<CheckpointRecord>& checkpoints() const { return checkpoints_; }
+  // An object with "elapsed_ms", "rounds", "forgotten_rounds", "checkpoints" and "curves". `now`:
+  // if the job is over, when it ended.
   nlohmann::json facts(TimePoint now) const;
 
  private:
@@ -59,6 +76,7 @@ class JobHistory {
   const TimePoint began_;
   std::deque<RoundRecord> rounds_;  // Oldest first.
   std::size_t forgotten_ = 0;
+  std::deque<CheckpointRecord> checkpoints_;  // Likewise.
   Curve loss_;
   Curve samples_per_second_;
   Curve steps_per_second_;

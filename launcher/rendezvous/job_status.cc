@@ -32,6 +32,7 @@ nlohmann::json to_json(const NodeStatus& node) {
   put(object, "steps_per_second", node.steps_per_second);
   if (node.total_steps > 0) object["total_steps"] = node.total_steps;
   put(object, "eta_seconds", node.eta_seconds);
+  if (!node.waits.empty()) object["waits"] = node.waits;
   return object;
 }
 
@@ -125,6 +126,7 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
   out.samples_per_second = node.samples_per_second;
   out.steps_per_second = node.pace.steps_per_second;
   out.total_steps = node.total_steps;
+  out.waits = node.waits;
   if (out.total_steps > 0 && out.steps_per_second > 0) {
     const auto left = std::max<std::int64_t>(out.total_steps - out.step, 0);
     out.eta_seconds = static_cast<double>(left) / out.steps_per_second;
@@ -197,6 +199,24 @@ JobStatus Job::status(TimePoint now) const {
     out.summary = result_.summary;
   }
   return out;
+}
+
+std::optional<std::pair<ConnectionId, int>> Job::place_of(Rank rank) const {
+  if (phase_ == Phase::kWaiting || phase_ == Phase::kFinished) return std::nullopt;
+  for (const Member& member : round_.members) {
+    const int local_rank = rank - member.info.first_rank;
+    if (local_rank < 0 || local_rank >= member.info.nproc) continue;
+    const auto node = nodes_.find(member.info.node_id);
+    if (node == nodes_.end()) return std::nullopt;
+    return std::pair(node->second.connection, local_rank);
+  }
+  return std::nullopt;
+}
+
+std::string Job::failure_text() const {
+  if (phase_ == Phase::kFinished && !result_.report.empty()) return result_.report;
+  if (!round_.failures.empty()) return describe_in_full(root());
+  return last_failure_ ? describe_in_full(last_failure_->second) : "";
 }
 
 nlohmann::json Job::history(TimePoint now) const {

@@ -38,6 +38,8 @@ struct NodeStatus {
   // Until the last of them, at that speed.
   double eta_seconds = std::numeric_limits<double>::quiet_NaN();
   Duration silent{0};  // Time since its last message; 0 if it is not connected.
+  // What its workers have waited for, for a second or longer, in sentences.
+  std::vector<std::string> waits{};
 
   bool connected() const { return state != "lost" && state != "awaited"; }
 };

@@ -160,6 +160,17 @@ std::vector<Action> RendezvousCore::end_job(TimePoint now, const std::string& jo
   return settled(std::move(actions));
 }
 
+std::optional<std::pair<ConnectionId, int>> RendezvousCore::place_of(const std::string& job_id,
+                                                                     Rank rank) const {
+  const auto job = jobs_.find(job_id);
+  return job == jobs_.end() ? std::nullopt : job->second->place_of(rank);
+}
+
+std::string RendezvousCore::failure_text(const std::string& job_id) const {
+  const auto job = jobs_.find(job_id);
+  return job == jobs_.end() ? "" : job->second->failure_text();
+}
+
 std::vector<JobStatus> RendezvousCore::status(TimePoint now) const {
   std::vector<JobStatus> all;
   for (const auto& [job_id, job] : jobs_) all.push_back(job->status(now));

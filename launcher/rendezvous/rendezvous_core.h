@@ -96,6 +96,11 @@ class RendezvousCore {
   std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,
                               const std::string& reason);
 
+  // The connection of the agent whose node has this rank in the running round, and the rank's
+  // number on that node.
+  std::optional<std::pair<ConnectionId, int>> place_of(const std::string& job_id, Rank rank) const;
+  // The last failure of the job in full, as in its report; empty if none is known.
+  std::string failure_text(const std::string& job_id) const;
   // All jobs, by their ids.
   std::vector<JobStatus> status(TimePoint now) const;
   // What each of them has been through (job_history.h), with its "job_id"; in the same order.

@@ -90,7 +90,7 @@ std::string detail(const wire::Failure& failure) {
 }
 
 std::string full_entry(const wire::Failure& failure) {
-  std::string text = "[0]:\n";
+  std::string text;
   if (failure.time_ms > 0) add_field(text, "time", wall_time(failure.time_ms));
   add_field(text, "host", one_line(failure.host));
   add_field(text, "node", fmt::format("{} ({})", failure.group_rank, one_line(failure.node_id)));
@@ -185,6 +185,8 @@ std::string describe(const wire::Failure& failure) {
                      detail(failure));
 }
 
+std::string describe_in_full(const wire::Failure& failure) { return full_entry(failure); }
+
 bool is_permanent(const wire::Failure& failure) {
   if (failure.kind == "stuck") return true;
   if (failure.signal != 0 || is_node_loss(failure)) return false;
@@ -210,7 +212,7 @@ std::string failure_report(const ReportInput& input) {
                   one_line(input.program.empty() ? input.job_id : input.program), thin);
   text += other_failures(input.failures, root);
   text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
-  text += full_entry(input.failures[root]);
+  text += "[0]:\n" + full_entry(input.failures[root]);
   text += waiting_operations(input, thin);
   text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),

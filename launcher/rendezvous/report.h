@@ -28,6 +28,10 @@ std::size_t root_cause(const std::vector<wire::Failure>& failures);
 // "node n2 was lost: its connection closed".
 std::string describe(const wire::Failure& failure);
 
+// Several lines, as in the report: all that is known about it, with the last lines of the worker's
+// standard error.
+std::string describe_in_full(const wire::Failure& failure);
+
 // Whether a restart cannot help: the program is missing or not executable, or it ended with one of
 // our exit codes for wrong input.
 bool is_permanent(const wire::Failure& failure);

@@ -23,7 +23,7 @@ struct Name {
   std::string operator()(const Disconnect&) const { return "disconnect"; }
   std::string operator()(const SendToCoordinator& a) const {
     static const char* const kNames[] = {"join",      "heartbeat", "failed", "succeeded",
-                                         "committed", "stopped",   "leave"};
+                                         "committed", "stopped",   "leave",  "output"};
     static_assert(std::size(kNames) == std::variant_size_v<wire::AgentMessage>,
                   "a name for each AgentMessage, in its order");
     return kNames[a.message.index()];

@@ -40,6 +40,8 @@ void expect_each_member() {
   if constexpr (std::is_same_v<T, wire::Heartbeat>) {
     message.computed.emplace_back();
     message.meeting = true;
+    message.waits.emplace_back();
+    message.saved.emplace_back();
     message.sent_ms = 1;
   }
   const nlohmann::json json = nlohmann::json::parse(wire::encode(Variant(message)));
