@@ -19,6 +19,7 @@ Result<CryptoLibrary> open_library() {
   Symbols symbols(*file);
   symbols.need(crypto.hmac, "HMAC");
   symbols.need(crypto.sha256, "EVP_sha256");
+  symbols.need(crypto.digest, "EVP_Digest");
   symbols.need(crypto.compare, "CRYPTO_memcmp");
   if (!symbols.missing().empty())
     return make_error(Errc::kNotFound, "{} is not usable; install the package libssl3", kFile);

@@ -13,6 +13,7 @@ namespace ddp::auth {
 struct CryptoLibrary {
   decltype(&::HMAC) hmac = nullptr;
   decltype(&::EVP_sha256) sha256 = nullptr;
+  decltype(&::EVP_Digest) digest = nullptr;
   decltype(&::CRYPTO_memcmp) compare = nullptr;
 
   // Loads it on the first call. kNotFound says which package is missing. Any thread.

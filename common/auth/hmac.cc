@@ -25,6 +25,16 @@ Mac hmac_sha256(std::string_view key, std::string_view data) {
   return mac;
 }
 
+Mac sha256(std::string_view data) {
+  const CryptoLibrary& crypto = library();
+  Mac hash{};
+  unsigned int size = 0;
+  const int done =
+      crypto.digest(data.data(), data.size(), hash.data(), &size, crypto.sha256(), nullptr);
+  DDP_CHECK(done == 1 && size == hash.size(), "SHA-256 of {} bytes gave {}", data.size(), size);
+  return hash;
+}
+
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return a.size() == b.size() && library().compare(a.data(), b.data(), a.size()) == 0;
 }

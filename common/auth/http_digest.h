@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/secret.h"
+
+namespace ddp::auth {
+
+// HTTP's Digest authentication (RFC 7616) with SHA-256 and qop "auth". A browser asks its user for
+// the token once, as a password with any user name, and proves with each request that it knows it,
+// without sending it. Pure: time in seconds goes in. CryptoLibrary::load() must have succeeded.
+//
+// A challenge's nonce is its time with a MAC, so nothing is kept for clients. It holds for
+// kNonceSeconds; a browser then answers the next challenge by itself. Who listens on the network
+// can repeat a request for so long. That shows him nothing that he has not seen, because all pages
+// are read-only and travel in the clear.
+class HttpDigest {
+ public:
+  static constexpr std::int64_t kNonceSeconds = 3'600;
+
+  enum class Verdict {
+    kAdmitted,
+    kNone,   // The request has no proof of this kind.
+    kWrong,  // Its proof is wrong: of another token, another request, or not readable.
+    kStale,  // The proof is right, but its challenge is too old.
+  };
+
+  // `key`: random bytes of this process, for the MACs.
+  HttpDigest(Secret token, std::string key);
+
+  // The value of WWW-Authenticate. `stale`: the client need not ask its user again.
+  std::string challenge(std::int64_t now, bool stale) const;
+  // `target`: as in the request line. `authorization`: the value of that header; may be empty.
+  Verdict judge(std::string_view method, std::string_view target, std::string_view authorization,
+                std::int64_t now) const;
+
+ private:
+  std::string nonce_of(std::string_view time) const;
+
+  Secret token_;
+  std::string key_;
+};
+
+}  // namespace ddp::auth
