@@ -12,4 +12,9 @@ Error io_error(const std::string& path, const char* what, int error);
 // Writes the whole text. `path` is for the error message only. kIo.
 Result<void> write_all(int fd, const std::string& text, const std::string& path);
 
+// Makes the file, or replaces it as a whole: who reads it sees the old one or the new one, also
+// after a crash. It is written as PATH.tmp first, always, so that the next process overwrites what
+// a killed one has left. kIo.
+Result<void> write_file(const std::string& path, const std::string& text);
+
 }  // namespace ddp

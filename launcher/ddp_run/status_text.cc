@@ -118,6 +118,11 @@ std::string job_text(const json& job) {
   if (const auto all = job.find("late"); all != job.end()) {
     for (const json& late : *all) out += late_line(late);
   }
+  for (const json& node : job.at("nodes")) {
+    for (const json& wait : node.value("waits", json::array()))
+      out += fmt::format("  on {}: {}\n", text_of(node, "host"),
+                         terminal::harmless(wait.get<std::string>()));
+  }
   for (const json& node : job.value("left_out", json::array())) {
     out += fmt::format("  left out: {}: {}\n", text_of(node, "host"), text_of(node, "reason"));
   }

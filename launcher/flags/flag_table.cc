@@ -250,6 +250,10 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kOutput, "event-log-handler", 0, "null|console|json:FILE",
      "where torchelastic's events go, one JSON object per line (default null)",
      "--event-log-handler json:events.json"},
+    {kOutput, "page-file", 0, "FILE",
+     "at the end of the job, write the page of the rendezvous' port as one HTML file, on the node "
+     "that coordinates then",
+     "--page-file job.html", true},
 
     {kCommand, "dry-run", 0, "",
      "show what would be started where, with each worker's environment, and start nothing",

@@ -72,6 +72,7 @@ struct Options {
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Flags ask for files, but --log-dir is not given.
   std::string event_log;            // console, or json:FILE; empty: none.
+  std::string page_file;            // Empty: none.
 
   bool module = false;
   bool no_python = false;

@@ -17,6 +17,11 @@ Result<std::string> parse_event_log(const std::string& text) {
                     "the values are null, console and json:FILE, for example json:events.json");
 }
 
+Result<std::string> parse_file_name(const std::string& text) {
+  if (!text.empty() && !text.ends_with('/')) return text;
+  return exit_error(kExitInvalidValue, "not a file name; write for example job.html");
+}
+
 // Where log files go if a flag asks for them and none says where.
 constexpr const char* kDefaultLogDir = "ddp-run-logs";
 constexpr const char* kNoFiles = "/dev/null";
@@ -90,6 +95,7 @@ void read_output_flags(FlagReader& reader, Options& options) {
   output.status_line = !reader.has("no-status-line");
   read_log_dir(reader, options);
   reader.take("event-log-handler", parse_event_log, options.event_log);
+  reader.take("page-file", parse_file_name, options.page_file);
   if (const GivenFlag* given = reader.find("logs-specs");
       given != nullptr && given->value != "default") {
     reader.wrong(given->shown,

@@ -16,10 +16,13 @@
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
 #include "common/process/this_process.h"
+#include "common/process/write_file.h"
 #include "launcher/hosting/etcd_hosting.h"
 #include "launcher/hosting/replica_hosting.h"
 #include "launcher/node/error_above.h"
 #include "launcher/node/scratch_claim.h"
+#include "launcher/page/page.h"
+#include "launcher/page/page_document.h"
 
 namespace ddp::node {
 namespace {
@@ -223,6 +226,9 @@ void Supervisor::on_signal(int signal) {
     return io_.stop();  // Everything is over; only the other nodes still read what was sent.
   const bool first = interrupted_by_ == 0;
   if (first) interrupted_by_ = signal;
+  // The coordinator forgets a job that its last node leaves.
+  if (first && !plan_.page_file.empty() && server() != nullptr)
+    last_page_ = server()->page_document(plan_.spec.job_id);
   if (!agent_) {
     return conclude(kExitSignalBase + signal,
                     fmt::format("node {} was stopped by {}", plan_.spec.host, signal_name(signal)),
@@ -236,6 +242,14 @@ void Supervisor::on_signal(int signal) {
 
 bool Supervisor::prints_report() const {
   return server() != nullptr || plan_.spec.rules.max_nodes == 1 || plan_.spec.node_rank == 0;
+}
+
+void Supervisor::write_page(int exit_code, const std::string& summary) {
+  nlohmann::json document = server()->page_document(plan_.spec.job_id);
+  if (document.at("jobs").empty() && !last_page_.is_null()) document = last_page_;
+  page::end_jobs(document, exit_code, summary);
+  const auto written = write_file(plan_.page_file, page::page_file(document));
+  if (!written) notices_.print(fmt::format("ddp-run: --page-file: {}", written.error().message));
 }
 
 void Supervisor::conclude(const wire::Finish& finish) {
@@ -263,6 +277,7 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
     server()->end_job(plan_.spec.job_id, exit_code, summary);
   }
   if (server() == nullptr || goes_on) return say_farewell();
+  if (!plan_.page_file.empty()) write_page(exit_code, summary);
   server()->drain(kDrainLimit, [this] { say_farewell(); });
 }
 

@@ -14,6 +14,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
+#include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
@@ -73,6 +74,7 @@ class Supervisor {
   void conclude(int exit_code, const std::string& summary, const std::string& report,
                 const std::string& error = "");
   void conclude(const wire::Finish& finish);
+  void write_page(int exit_code, const std::string& summary);
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
   server::Server* server() const { return moving_ ? moving_->server() : server_.get(); }
@@ -105,7 +107,8 @@ class Supervisor {
   slurm::Stop stop_;  // What decides whether a step's job goes on later.
   bool to_be_continued_ = false;
   bool has_hosted_ = false;
-  TellEnd tell_end_;  // Null: the result is printed.
+  nlohmann::json last_page_;  // With --page-file: what the page showed when the first signal came.
+  TellEnd tell_end_;          // Null: the result is printed.
   std::optional<int> exit_code_;
 };
 

@@ -95,6 +95,7 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
     agent.connection->close_after_writes();
     return apply(core_->on_disconnect(Clock::now(), id));
   }
+  if (const auto* const output = std::get_if<wire::Output>(&*message)) return take_output(*output);
   if (!may_send(agent, *message)) return;
   if (stands_by_) return redirect(agent);
   const std::string address = agent.connection->remote_address();
@@ -136,8 +137,30 @@ bool AgentFront::pass_to_store(std::uint64_t id, const std::string& payload) {
   return true;
 }
 
+void AgentFront::ask_output(const std::string& job_id, Rank rank, OutputCallback done) {
+  const auto place = core_->place_of(job_id, rank);
+  const auto agent = place ? agents_.find(place->first) : agents_.end();
+  if (agent == agents_.end()) {
+    asio::post(io_, [done = std::move(done)] { done(std::nullopt); });
+    return;
+  }
+  const std::uint64_t id = next_id_++;
+  output_requests_.emplace(id, OutputRequest{agent->first, std::move(done)});
+  agent->second.connection->send(wire::encode(
+      wire::CoordinatorMessage(wire::ShowOutput{.id = id, .local_rank = place->second})));
+}
+
+void AgentFront::take_output(const wire::Output& output) {
+  const auto request = output_requests_.extract(output.id);
+  if (!request.empty()) request.mapped().done(output);
+}
+
+std::optional<HostPort> AgentFront::coordinator_elsewhere() const {
+  return stands_by_ && replica_hooks_.coordinator ? replica_hooks_.coordinator() : std::nullopt;
+}
+
 void AgentFront::redirect(Agent& agent) {
-  const auto place = replica_hooks_.coordinator ? replica_hooks_.coordinator() : std::nullopt;
+  const auto place = coordinator_elsewhere();
   if (place) {
     agent.connection->send(wire::encode(
         wire::CoordinatorMessage(wire::Moved{.host = place->host, .port = place->port})));
@@ -185,6 +208,13 @@ void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   }
   const auto agent = agents_.extract(id);
   if (agent.empty()) return;
+  std::vector<OutputCallback> unanswered;
+  std::erase_if(output_requests_, [&](auto& request) {
+    if (request.second.agent != id) return false;
+    unanswered.push_back(std::move(request.second.done));
+    return true;
+  });
+  for (const OutputCallback& done : unanswered) done(std::nullopt);
   forget_replica(agent.mapped());
   if (!stands_by_) apply(core_->on_disconnect(Clock::now(), id));
   if (agents_.empty() && !leaving_) drained();

@@ -90,6 +90,14 @@ class AgentFront {
   void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
              std::chrono::milliseconds limit, std::function<void()> done);
 
+  // Asks the agent of this rank for the last lines of its worker. Calls back from the event loop
+  // when they are there, and with nothing if there is no such rank or its agent is lost meanwhile.
+  using OutputCallback = std::function<void(std::optional<wire::Output> output)>;
+  void ask_output(const std::string& job_id, Rank rank, OutputCallback done);
+  std::string failure_text(const std::string& job_id) const { return core_->failure_text(job_id); }
+  // Where the coordinator is, if this daemon stands by and knows it.
+  std::optional<HostPort> coordinator_elsewhere() const;
+
   std::vector<rendezvous::JobStatus> status() const;
   nlohmann::json history() const;
   std::size_t num_agents() const { return agents_.size(); }
@@ -113,6 +121,7 @@ class AgentFront {
   void on_frame(std::uint64_t id, const std::string& payload);
   bool take_replica_frame(std::uint64_t id, const std::string& payload);
   bool pass_to_store(std::uint64_t id, const std::string& payload);
+  void take_output(const wire::Output& output);
   void redirect(Agent& agent);
   void note_replica(Agent& agent, const wire::AgentMessage& message, const std::string& address);
   void forget_replica(const Agent& agent);
@@ -147,6 +156,11 @@ class AgentFront {
   std::unordered_map<std::uint64_t, Agent> agents_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> replicas_;
   std::unordered_map<std::uint64_t, std::unique_ptr<net::StreamMux>> store_links_;
+  struct OutputRequest {
+    std::uint64_t agent = 0;
+    OutputCallback done;
+  };
+  std::unordered_map<std::uint64_t, OutputRequest> output_requests_;  // Not answered yet.
   net::Timer tick_;
   net::Timer ping_;
   net::Timer drain_limit_;

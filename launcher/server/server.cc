@@ -60,7 +60,8 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
                  if (callback) callback(job_id, finish);
                },
                [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); },
-               [this](const std::shared_ptr<net::Stream>& stream) { take_stream(stream); }}) {
+               [this](const std::shared_ptr<net::Stream>& stream) { take_stream(stream); }}),
+      site_(io, options.token, options.pages, site_sources()) {
   if (!options_.any_user) gate_.emplace();
   if (gate_ && gate_->blind()) {
     log::warning(
@@ -87,6 +88,17 @@ std::optional<rendezvous::JobStatus> Server::job_status(const std::string& job_i
     if (job.job_id == job_id) return std::move(job);
   }
   return std::nullopt;
+}
+
+nlohmann::json Server::page_document(const std::string& job_id) const {
+  nlohmann::json document = site_.document();
+  nlohmann::json one = nlohmann::json::object();
+  const auto job = document.at("jobs").find(job_id);
+  if (job != document.at("jobs").end()) one[job_id] = *job;
+  document["jobs"] = std::move(one);
+  const std::string report = agents_.failure_text(job_id);
+  if (!report.empty()) document["report"] = report;
+  return document;
 }
 
 void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) {
@@ -165,7 +177,11 @@ void Server::hand_over(std::uint64_t id, bool secure, std::string_view received)
   const std::shared_ptr<net::ByteStream> stream = found->second;
   if (received[0] == 'G' || received[0] == 'H') {
     auto session = std::make_shared<HttpSession>(
-        stream, [this](std::string_view path) { return page(path); }, [this, id] { forget(id); });
+        stream, secure,
+        [this](const HttpRequest& request, const std::shared_ptr<HttpSession>& asked) {
+          site_.answer(request, asked);
+        },
+        [this, id] { forget(id); });
     stream->set_handler(session);
     return session->on_bytes(received);
   }
@@ -285,13 +301,18 @@ DaemonFacts Server::facts() const {
           .refused = refused_.counts()};
 }
 
-std::optional<HttpPage> Server::page(std::string_view path) const {
-  if (path == "/status") return HttpPage{"application/json", status_page(facts())};
-  if (path == "/history") return HttpPage{"application/json", history_page(agents_.history())};
-  if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics_page(facts())};
-  const auto more = options_.pages.find(std::string(path));
-  if (more == options_.pages.end()) return std::nullopt;
-  return HttpPage{"text/plain; charset=utf-8", more->second};
+Site::Sources Server::site_sources() {
+  return {
+      .facts = [this] { return facts(); },
+      .history = [this] { return agents_.history(); },
+      .output =
+          [this](const std::string& job_id, Rank rank, AgentFront::OutputCallback done) {
+            agents_.ask_output(job_id, rank, std::move(done));
+          },
+      .failure_text = [this](const std::string& job_id) { return agents_.failure_text(job_id); },
+      .elsewhere = [this] { return agents_.coordinator_elsewhere(); },
+      .refused = [this](RefusalReason why,
+                        const std::string& remote) { refused_.note(why, remote); }};
 }
 
 Result<std::unique_ptr<Server>> Server::listen(asio::io_context& io, const ServerOptions& options) {

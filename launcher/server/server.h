@@ -22,10 +22,10 @@
 #include "common/process/user_gate.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/agent_front.h"
-#include "launcher/server/http_session.h"
 #include "launcher/server/log_limit.h"
 #include "launcher/server/pages.h"
 #include "launcher/server/refusals.h"
+#include "launcher/server/site.h"
 #include "launcher/server/store_front.h"
 
 // The daemon. One listening socket accepts c10d store clients, agents and HTTP clients, which the
@@ -80,6 +80,8 @@ class Server {
   std::string endpoint() const { return listener_->endpoint(); }
   // What /status and /metrics show.
   DaemonFacts facts() const;
+  // What the page shows of one job, with the whole report as "report".
+  nlohmann::json page_document(const std::string& job_id) const;
   // Nothing before the first node has joined the job.
   std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const;
   // For jobs whose coordinator can move: starts with the record of the earlier coordinator, and
@@ -142,7 +144,7 @@ class Server {
   void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                          bool secure, std::string_view received);
   void take_stream(const std::shared_ptr<net::Stream>& stream);
-  std::optional<HttpPage> page(std::string_view path) const;
+  Site::Sources site_sources();
 
   std::unique_ptr<net::Listener> listener_;
   ServerOptions options_;
@@ -155,6 +157,7 @@ class Server {
   Refusals refused_;
   std::optional<UserGate> gate_;  // Nothing if any user is let in.
   AgentFront agents_;
+  Site site_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
   std::uint64_t next_id_ = 1;
 };

@@ -29,6 +29,9 @@ find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
 # Raft for launcher/replicas.
 find_path(RAFT_INCLUDE_DIR raft.h REQUIRED)
 find_library(RAFT_LIBRARY raft REQUIRED)
+# Makes launcher/page's one file of its parts and d3.
+find_program(DDP_PYTHON3 python3 REQUIRED)
+find_file(DDP_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/nodejs/d3 REQUIRED NO_DEFAULT_PATH)
 # Only the header: agent/process/stacks.cc loads the library at run time.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 

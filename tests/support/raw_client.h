@@ -76,6 +76,14 @@ class RawClient {
     return out;
   }
 
+  // What is there, at least one byte; nothing if the connection ends or the time is up.
+  std::string receive_some() {
+    std::array<char, 65'536> buffer;
+    if (!readable(std::chrono::steady_clock::now() + std::chrono::seconds(20))) return {};
+    const ssize_t got = ::recv(fd_, buffer.data(), buffer.size(), 0);
+    return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
+  }
+
   // Of the last receive(): ECONNRESET if the server has reset the connection, else 0.
   int error() const { return error_; }
 

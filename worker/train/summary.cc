@@ -50,17 +50,7 @@ Result<void> check_summary_path(const std::string& path) {
 }
 
 Result<void> write_summary(const std::string& path, const Summary& summary) {
-  // Always the same name, so that the next process overwrites what a killed one left.
-  const std::string temporary = path + ".tmp";
-  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (file.get() < 0) return io_error(temporary, "create", errno);
-  auto written = write_all(file.get(), to_json(summary), path);
-  if (written && ::fsync(file.get()) != 0) written = io_error(path, "write", errno);
-  if (written && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    written = io_error(path, "rename", errno);
-  }
-  if (!written) ::unlink(temporary.c_str());
-  return written;
+  return write_file(path, to_json(summary));
 }
 
 }  // namespace ddp::train

@@ -11,6 +11,7 @@
 #include "common/wire/c10d.h"
 #include "common/wire/frame.h"
 #include "tests/support/process.h"
+#include "tests/support/raw_agent.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
 #include "tests/support/store_request.h"
@@ -20,6 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
 using test::number_bytes;
+using test::RawAgent;
 using test::RawClient;
 using test::request_bytes;
 using test::ServerThread;
@@ -112,43 +114,12 @@ TEST(ServerHttpTest, RefusesWhatItDoesNotHave) {
     const std::string answer = http(server.port(), request);
     return answer.substr(0, answer.find("\r\n"));
   };
-  EXPECT_EQ(first_line("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
+  EXPECT_EQ(first_line("GET /nothing HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
   EXPECT_EQ(first_line("GETS /status HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
   EXPECT_EQ(first_line("GET /status\r\n\r\n"), "HTTP/1.1 400 Bad Request");
   EXPECT_EQ(first_line("GET /" + std::string(9'000, 'x')),
             "HTTP/1.1 431 Request Header Fields Too Large");
 }
-
-// An agent as bytes: preamble, then frames.
-class RawAgent {
- public:
-  explicit RawAgent(int port) : client_(port) {
-    client_.send(wire::kRendezvousPreamble);
-    EXPECT_EQ(client_.receive(wire::kRendezvousPreamble.size()), wire::kRendezvousPreamble);
-  }
-  void send(const wire::AgentMessage& message) {
-    client_.send(wire::encode_frame(wire::encode(message)));
-  }
-  void send_frame(std::string_view payload) { client_.send(wire::encode_frame(payload)); }
-  // The next message of this kind; others before it are passed over.
-  template <typename Message>
-  std::optional<Message> receive() {
-    while (true) {
-      const std::string header = client_.receive(4);
-      if (header.size() < 4) return std::nullopt;
-      std::uint32_t size = 0;
-      for (unsigned i = 0; i < 4; ++i)
-        size |= std::uint32_t{static_cast<unsigned char>(header[i])} << (8 * i);
-      const auto message = wire::decode_coordinator_message(client_.receive(size)).value();
-      if (std::holds_alternative<Message>(message)) return std::get<Message>(message);
-    }
-  }
-  bool is_closed() { return client_.is_closed_by_peer(); }
-  void reset() { client_.reset(); }
-
- private:
-  RawClient client_;
-};
 
 wire::Join join_of_one(const std::string& job_id, const std::string& node_id) {
   wire::Join join;

@@ -1,0 +1,79 @@
+#include "launcher/page/page_document.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace ddp::page {
+namespace {
+
+// An object with the members of a list, by the name that `key` gives them.
+template <typename Key>
+nlohmann::json by_key(const nlohmann::json& list, Key key) {
+  nlohmann::json object = nlohmann::json::object();
+  for (const nlohmann::json& member : list) object[key(member)] = member;
+  return object;
+}
+
+std::string number(const nlohmann::json& object, const char* field) {
+  return fmt::format("{}", object.at(field).get<std::int64_t>());
+}
+
+nlohmann::json curve(const nlohmann::json& given) {
+  nlohmann::json points = nlohmann::json::object();
+  for (const nlohmann::json& point : given.at("points")) {
+    points[fmt::format("{}", point.at(0).get<std::int64_t>())] = {point.at(1), point.at(2),
+                                                                  point.at(3)};
+  }
+  return {{"interval_ms", given.at("interval_ms")}, {"points", std::move(points)}};
+}
+
+void add_status(nlohmann::json& job) {
+  std::size_t place = 0;
+  for (nlohmann::json& node : job.at("nodes")) node["place"] = place++;
+  job["nodes"] = by_key(job.at("nodes"), [](const auto& node) {
+    return node.at("node_id").template get<std::string>();
+  });
+  if (job.contains("late"))
+    job["late"] = by_key(job.at("late"), [](const auto& late) { return number(late, "rank"); });
+}
+
+void add_history(nlohmann::json& job, const nlohmann::json& history) {
+  job["elapsed_ms"] = history.at("elapsed_ms");
+  job["forgotten_rounds"] = history.at("forgotten_rounds");
+  job["rounds"] =
+      by_key(history.at("rounds"), [](const auto& round) { return number(round, "round"); });
+  job["checkpoints"] = by_key(history.at("checkpoints"), [](const auto& checkpoint) {
+    return number(checkpoint, "round") + "/" + number(checkpoint, "step");
+  });
+  for (const auto& [name, given] : history.at("curves").items()) job["curves"][name] = curve(given);
+}
+
+}  // namespace
+
+nlohmann::json page_document(const nlohmann::json& status, const nlohmann::json& history) {
+  nlohmann::json jobs = nlohmann::json::object();
+  for (const nlohmann::json& given : status) {
+    nlohmann::json job = given;
+    add_status(job);
+    jobs[given.at("job_id").get<std::string>()] = std::move(job);
+  }
+  for (const nlohmann::json& given : history) {
+    const auto job = jobs.find(given.at("job_id").get<std::string>());
+    if (job != jobs.end()) add_history(*job, given);
+  }
+  return {{"jobs", std::move(jobs)}};
+}
+
+void end_jobs(nlohmann::json& document, int exit_code, const std::string& summary) {
+  for (nlohmann::json& job : document.at("jobs")) {
+    if (job.at("state") == "finished") continue;
+    job["state"] = "finished";
+    job["exit_code"] = exit_code;
+    job["summary"] = summary;
+    job.erase("waiting_for");
+  }
+}
+
+}  // namespace ddp::page

@@ -1,0 +1,53 @@
+// A dialog with text that is asked for: the last lines of a rank, or a report.
+
+const REFRESH_MS = 2000;
+
+let refresh = null;  // Asks again while the dialog is open.
+
+async function ask(path, parameters) {
+  // Not relative: the page's own address may have a user name and a token, which fetch() refuses.
+  const folder = location.origin + location.pathname.replace(/[^/]*$/, '');
+  const answer = await fetch(`${folder}${path}?${new URLSearchParams(parameters)}`);
+  if (!answer.ok) throw new Error((await answer.text()).trim());
+  return answer;
+}
+
+function openDialog(title, fill) {
+  const dialog = document.getElementById('text');
+  const body = document.getElementById('text-body');
+  setText(document.getElementById('text-title'), title);
+  body.replaceChildren(element('p', {}, 'asking …'));
+  const update = async () => {
+    const isAtEnd = body.scrollTop + body.clientHeight >= body.scrollHeight - 4;
+    try {
+      body.replaceChildren(...await fill());
+    } catch (error) {
+      body.replaceChildren(element('p', {}, error.message || 'The node does not answer.'));
+    }
+    if (isAtEnd) body.scrollTop = body.scrollHeight;
+  };
+  clearInterval(refresh);
+  refresh = setInterval(update, REFRESH_MS);
+  if (!dialog.open) dialog.showModal();
+  update();
+}
+
+function openOutput(jobId, cell) {
+  if (cell.rank < 0) return;
+  openDialog(`Rank ${cell.rank} on ${cell.node.host}: last lines`, async () => {
+    const {out, err} = await (await ask('output', {job: jobId, rank: cell.rank})).json();
+    const parts = [];
+    for (const [name, text] of [['Standard output', out], ['Standard error', err]]) {
+      if (text) parts.push(element('h3', {}, name), element('pre', {}, text));
+    }
+    return parts.length > 0 ? parts : [element('p', {}, 'It has written nothing yet.')];
+  });
+}
+
+function openFailure(jobId, report) {
+  openDialog('First failure', async () => [element('pre', {}, report || await (await ask('failure', {job: jobId})).text())]);
+}
+
+function startDialog() {
+  document.getElementById('text').addEventListener('close', () => clearInterval(refresh));
+}

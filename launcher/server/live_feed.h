@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/base/clock.h"
+#include "common/net/byte_stream.h"
+#include "common/net/timer.h"
+
+namespace ddp::server {
+
+// Tells browsers once a second what has changed in a JSON document, by server-sent events:
+//   event: whole    the document
+//   event: change   a JSON Merge Patch (RFC 7396) from the last one to this one
+// A change is made and written as text once for all browsers, and not at all while there are none.
+// A browser that has not taken the last event gets none until it has, and then the whole: so it
+// costs at most one event of memory. If it takes nothing for kPatience, its connection is closed.
+// On the thread of `io`.
+class LiveFeed {
+ public:
+  static constexpr Duration kInterval{1'000};
+  static constexpr Duration kPatience{60'000};
+  static constexpr std::size_t kMaxBrowsers = 256;
+
+  LiveFeed(asio::io_context& io, std::function<nlohmann::json()> document);
+
+  bool is_full() const { return browsers_.size() >= kMaxBrowsers; }
+  // Takes a stream on which the events may begin.
+  void add(std::shared_ptr<net::ByteStream> stream);
+  std::size_t size() const { return browsers_.size(); }
+
+ private:
+  struct Browser {
+    std::shared_ptr<net::ByteStream> stream;
+    bool has_all = false;  // It was sent every event up to the last one.
+    TimePoint taken_at;    // When its queue was last empty.
+  };
+
+  void tick();
+
+  std::function<nlohmann::json()> document_;
+  nlohmann::json last_;
+  std::vector<Browser> browsers_;
+  net::Timer timer_;
+};
+
+}  // namespace ddp::server

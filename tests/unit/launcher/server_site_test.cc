@@ -1,0 +1,255 @@
+// The page at the daemon's port, and what it asks for, over real sockets.
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/auth/crypto_library.h"
+#include "common/wire/rendezvous_messages.h"
+#include "launcher/server/http_request.h"
+#include "launcher/server/live_feed.h"
+#include "tests/support/raw_agent.h"
+#include "tests/support/raw_client.h"
+#include "tests/support/server_thread.h"
+
+namespace ddp::server {
+namespace {
+
+using nlohmann::json;
+using test::RawAgent;
+using test::RawClient;
+using test::ServerThread;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string get(int port, const std::string& target, const std::string& headers = "") {
+  RawClient client(port);
+  client.send(fmt::format("GET {} HTTP/1.1\r\nHost: x\r\n{}\r\n", target, headers));
+  return client.receive_all();
+}
+
+std::string body_of(const std::string& answer) {
+  return answer.substr(answer.find("\r\n\r\n") + 4);
+}
+
+wire::Join join_of(const std::string& node_id, int nproc = 2) {
+  wire::Join join;
+  join.job_id = "a job&";
+  join.node_id = node_id;
+  join.host = node_id;
+  join.nproc = nproc;
+  return join;
+}
+
+// One that runs round 0.
+std::unique_ptr<RawAgent> agent_in_round(int port) {
+  auto agent = std::make_unique<RawAgent>(port);
+  agent->send(join_of("n0"));
+  EXPECT_TRUE(agent->receive<wire::RoundStart>());
+  return agent;
+}
+
+// A browser's connection to /live.
+class Events {
+ public:
+  explicit Events(int port, int receive_buffer = 0) : client_(port, receive_buffer) {
+    client_.send("GET /live HTTP/1.1\r\n\r\n");
+    head_ = take("\r\n\r\n");
+  }
+  const std::string& head() const { return head_; }
+  // The next event: its name and its data.
+  std::pair<std::string, json> next() {
+    const std::string name = take("\ndata: ");
+    const std::string data = take("\n\n");
+    if (name.empty()) return {};
+    return {name.substr(7, name.size() - 14), json::parse(data)};
+  }
+
+ private:
+  // Up to this text, with it.
+  std::string take(std::string_view end) {
+    std::size_t at = 0;
+    while ((at = received_.find(end, searched_)) == std::string::npos) {
+      searched_ = received_.size() < end.size() ? 0 : received_.size() - end.size() + 1;
+      const std::string more = client_.receive_some();
+      if (more.empty()) return {};
+      received_ += more;
+    }
+    const std::string part = received_.substr(0, at + end.size());
+    received_.erase(0, part.size());
+    searched_ = 0;
+    return part;
+  }
+
+  RawClient client_;
+  std::string head_;
+  std::string received_;
+  std::size_t searched_ = 0;
+};
+
+TEST(HttpRequests, AreTakenApart) {
+  const auto request = parse_http_request(
+      "GET /output?job=a%20b%26&rank=3&bad=%zz%4 HTTP/1.1\r\nHost: x\r\nauthorization:  Digest "
+      "a=b\r\nX: y");
+  ASSERT_TRUE(request);
+  EXPECT_EQ(request->method, "GET");
+  EXPECT_EQ(request->path, "/output");
+  EXPECT_EQ(request->target, "/output?job=a%20b%26&rank=3&bad=%zz%4");
+  EXPECT_EQ(request->value_of("job"), "a b&");
+  EXPECT_EQ(request->value_of("rank"), "3");
+  EXPECT_EQ(request->value_of("bad"), "%zz%4");
+  EXPECT_EQ(request->value_of("jo"), std::nullopt);
+  EXPECT_EQ(request->authorization, "Digest a=b");
+  for (const char* head : {"", "GET", "GET /", "GET  HTTP/1.1", "GET / HTTP/2", "GET / x HTTP/1.1"})
+    EXPECT_FALSE(parse_http_request(head)) << head;
+}
+
+TEST(ServerSite, TheFeedTellsEverythingOnceAndThenWhatChanges) {
+  const ServerThread server;
+  const auto agent = agent_in_round(server.port());
+  Events events(server.port());
+  EXPECT_THAT(events.head(), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(events.head(), HasSubstr("text/event-stream"));
+  auto [name, state] = events.next();
+  EXPECT_EQ(name, "whole");
+  EXPECT_EQ(state.at("jobs").at("a job&").at("nodes").at("n0").at("step"), -1);
+  wire::Heartbeat beat;
+  beat.step = 4;
+  beat.loss = 0.5;
+  beat.waits = {"rank 0 has waited 2.0 s in all_reduce #1"};
+  beat.saved = {{.step = 3, .bytes = 100, .seconds = 0.5}};
+  agent->send(beat);
+  // The heartbeat may come after the next tick.
+  for (int i = 0; i < 5 && !state.at("jobs").at("a job&").at("nodes").at("n0").contains("loss");
+       ++i) {
+    const auto [kind, change] = events.next();
+    ASSERT_EQ(kind, "change");
+    EXPECT_FALSE(change.at("jobs").at("a job&").contains("job_id"));
+    state.merge_patch(change);
+  }
+  const json& job = state.at("jobs").at("a job&");
+  EXPECT_EQ(job.at("nodes").at("n0").at("step"), 4);
+  EXPECT_EQ(job.at("nodes").at("n0").at("waits").at(0), beat.waits[0]);
+  EXPECT_EQ(job.at("checkpoints").at("0/3").at("bytes"), 100);
+  Events second(server.port());
+  EXPECT_EQ(second.next().first, "whole");
+}
+
+// What it has not taken is kept for it once: later it gets another whole, and not all the changes.
+TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
+  const ServerThread server;
+  const auto agent = agent_in_round(server.port());
+  wire::Heartbeat beat;
+  beat.waits = {std::string(12u << 20, 'x')};  // More than the kernel takes for a connection.
+  agent->send(beat);
+  while (get(server.port(), "/status").find("waits") == std::string::npos) {
+  }
+  Events slow(server.port(), 4'096);
+  Events quick(server.port());
+  EXPECT_EQ(quick.next().first, "whole");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(quick.next().first, "change");
+  EXPECT_EQ(slow.next().first, "whole");
+  EXPECT_EQ(slow.next().first, "whole");
+  EXPECT_EQ(slow.next().first, "change");
+}
+
+TEST(ServerSite, TooManyBrowsersAreToldSo) {
+  const ServerThread server;
+  std::vector<std::unique_ptr<Events>> all;
+  for (std::size_t i = 0; i < LiveFeed::kMaxBrowsers; ++i)
+    all.push_back(std::make_unique<Events>(server.port()));
+  EXPECT_THAT(all.back()->head(), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(get(server.port(), "/live"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(get(server.port(), "/status"), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST(ServerSite, ShowsWhatARankHasWritten) {
+  const ServerThread server;
+  const auto agent = agent_in_round(server.port());
+  RawClient browser(server.port());
+  browser.send("GET /output?job=a%20job%26&rank=1 HTTP/1.1\r\n\r\n");
+  const auto asked = agent->receive<wire::ShowOutput>();
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->local_rank, 1);
+  agent->send(wire::Output{.id = asked->id + 100, .out = "of nobody", .err = ""});
+  agent->send(wire::Output{.id = asked->id, .out = "a\n", .err = "b\n"});
+  EXPECT_EQ(json::parse(body_of(browser.receive_all())), json({{"out", "a\n"}, {"err", "b\n"}}));
+}
+
+TEST(ServerSite, SaysWhyThereIsNoOutput) {
+  const ServerThread server;
+  auto agent = agent_in_round(server.port());
+  EXPECT_THAT(get(server.port(), "/output?job=a%20job%26&rank=2"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(get(server.port(), "/output?job=b&rank=0"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(get(server.port(), "/output?rank=0"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(get(server.port(), "/output?job=b&rank=-1"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(get(server.port(), "/failure?job=b"), StartsWith("HTTP/1.1 404 "));
+  // The agent is lost before it answers.
+  RawClient browser(server.port());
+  browser.send("GET /output?job=a%20job%26&rank=1 HTTP/1.1\r\n\r\n");
+  ASSERT_TRUE(agent->receive<wire::ShowOutput>());
+  agent.reset();
+  EXPECT_THAT(browser.receive_all(), StartsWith("HTTP/1.1 404 "));
+}
+
+TEST(ServerSite, TheFailureIsThereInFull) {
+  const ServerThread server;
+  const auto agent = agent_in_round(server.port());
+  wire::WorkerFailed failed;
+  failed.round = 0;
+  failed.failure.node_id = failed.failure.host = "n0";
+  failed.failure.rank = failed.failure.local_rank = 1;
+  failed.failure.exit_code = 3;
+  failed.failure.stderr_tail = {"the last words"};
+  agent->send(failed);
+  ASSERT_TRUE(agent->receive<wire::Stop>());
+  const std::string answer = get(server.port(), "/failure?job=a%20job%26");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, HasSubstr("the last words"));
+}
+
+TEST(ServerSite, WithATokenThePageNeedsItAndTheFiguresDoNot) {
+  ASSERT_TRUE(auth::CryptoLibrary::load());
+  ServerOptions options;
+  options.token = Secret("the token of this test");
+  ServerThread server(options);
+  for (const char* path : {"/", "/live", "/output?job=a&rank=0", "/failure?job=a"}) {
+    const std::string answer = get(server.port(), path);
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 Unauthorized\r\n")) << path;
+    EXPECT_THAT(answer, HasSubstr("WWW-Authenticate: Digest ")) << path;
+    EXPECT_THAT(answer, testing::Not(HasSubstr("the token of"))) << path;
+  }
+  for (const char* path : {"/status", "/history", "/metrics"})
+    EXPECT_THAT(get(server.port(), path), StartsWith("HTTP/1.1 200 OK\r\n")) << path;
+  const auto refused = [&] {
+    std::uint64_t count = 0;
+    server.call([&] {
+      count = server.server().facts().refused[static_cast<std::size_t>(RefusalReason::kWrongToken)];
+    });
+    return count;
+  };
+  EXPECT_EQ(refused(), 0u);  // They have not tried one.
+  EXPECT_THAT(get(server.port(), "/", "Authorization: Digest username=\"x\"\r\n"),
+              StartsWith("HTTP/1.1 401 "));
+  EXPECT_EQ(refused(), 1u);
+}
+
+TEST(ServerSite, WithoutATokenOutputIsForThisMachineAndTls) {
+  HttpRequest request;
+  EXPECT_FALSE(Site::may_read_output(request, false));
+  EXPECT_TRUE(Site::may_read_output(request, true));
+  request.is_secure = true;
+  EXPECT_TRUE(Site::may_read_output(request, false));
+  request.is_secure = false;
+  request.is_here = true;
+  EXPECT_TRUE(Site::may_read_output(request, false));
+}
+
+}  // namespace
+}  // namespace ddp::server
