@@ -18,6 +18,10 @@ constexpr Duration kForgetAfter{600'000};
 // One announcement of so many also goes to the ddp-runs whose agents are here: they may have to
 // tell others where the coordinator is.
 constexpr unsigned kAnnouncementsToAll = 10;
+// A group that has had no leader for this long says nothing against another one.
+constexpr Duration kLeaderless{10'000};
+// A member that did not take its vote is not asked again for this long; others are.
+constexpr Duration kRefusal{5'000};
 // When the leader is gone, its voters stand for election at different moments, so that one of them
 // wins at once. They stand again and again, because one that has not yet seen the end refuses.
 constexpr int kFirstStandMs = 60;
@@ -65,6 +69,7 @@ void JobReplica::begin(MemberId group) {
   peers_.clear();
   stands_at_.reset();
   closed_.clear();
+  refused_until_.clear();
   changing_ = false;
   later_.clear();
   raft_ = std::make_unique<RaftMember>(
@@ -217,6 +222,8 @@ void JobReplica::announce_to_others() {
 
 // The founder of a second group learns that the job has begun in this one.
 void JobReplica::tell_of_group(const HostPort& to) {
+  // If nobody leads it any more, a new one may begin the job.
+  if (now_ - raft_->heard_leader() > kLeaderless) return;
   send(to, {.announcement = Announcement{.next_round = record_.next_round, .coordinates = false}});
 }
 
@@ -248,12 +255,12 @@ void JobReplica::on_announcement(const ReplicaMessage& message) {
 
 void JobReplica::on_closed(TimePoint now, const HostPort& peer) {
   now_ = now;
+  note_pause();
   for (const RaftMember::Server& server : raft_->servers()) {
     if (server.id != own_ && place_of(server.id) == peer) closed_[server.id] = now_;
   }
-  if (leads()) return mend_voters();
   const MemberId leader = raft_->leader();
-  if (leader == 0 || place_of(leader) != peer) return;
+  if (leader == 0 || leader == own_ || place_of(leader) != peer) return;
   gone_leader_ = leader;
   stands_at_ = now_ + Duration(std::uniform_int_distribution<int>(1, kFirstStandMs)(random_));
 }
@@ -351,17 +358,22 @@ void JobReplica::on_gone(TimePoint now, MemberId peer, bool left) {
   if (left) tell_group(wire::dump_json({{"gone", peer}}));
 }
 
-// After `absence`, its silence or its agent says more.
+// A connection may break although the process lives. Then it is heard over another one by the next
+// heartbeat.
 bool JobReplica::has_closed(MemberId id) const {
   const auto found = closed_.find(id);
-  return found != closed_.end() && now_ - found->second < options_.absence;
+  return found != closed_.end() && now_ - found->second > 3 * options_.raft.heartbeat / 2;
 }
 
 // Those that could vote: a voter as long as it answers, and others whose agents are here.
 std::set<MemberId> JobReplica::alive() const {
   std::set<MemberId> alive{own_};
   for (const auto& [id, peer] : peers_) {
-    if (peer.is_here && !has_closed(id)) alive.insert(id);
+    const auto refusal = refused_until_.find(id);
+    const bool refuses = refusal != refused_until_.end() && now_ < refusal->second;
+    // Once its silence would tell as much, its agent says more.
+    const bool closed = has_closed(id) && now_ - closed_.at(id) < options_.absence;
+    if (peer.is_here && !closed && !refuses) alive.insert(id);
   }
   for (const RaftMember::Server& server : raft_->servers()) {
     if (server.id == own_ || !server.votes) continue;
@@ -413,8 +425,10 @@ void JobReplica::change_voters(TimePoint asked) {
   }
   const auto change = next_voter_change(raft_->servers(), own_, alive(), answered, options_.voters);
   if (!change) return;
-  const auto done = [this](bool success) {
+  const auto done = [this, change = *change](bool success) {
     changing_ = false;
+    if (!success && change.kind == VoterChange::Kind::kGiveVote)
+      refused_until_[change.id] = now_ + kRefusal;
     if (success && leads()) mend_voters();
   };
   changing_ = true;

@@ -164,6 +164,7 @@ class JobReplica {
   MemberId gone_leader_ = 0;
   // Members that have closed the connection to them, and have not been heard since, with the time.
   std::map<MemberId, TimePoint> closed_;
+  std::map<MemberId, TimePoint> refused_until_;  // Members that did not take their votes.
   std::optional<TimePoint> stands_at_;
 };
 

@@ -377,8 +377,12 @@ void RaftMember::receive(TimePoint now, MemberId from, const RaftMessage& messag
   if (message.kind == RaftMessage::Kind::kVote && own != nullptr && own->role != RAFT_VOTER) {
     impl_->vote_without_right(in, *own);
   } else {
-    if (message.kind == RaftMessage::Kind::kAppend)
+    if (message.kind == RaftMessage::Kind::kAppend) {
       impl_->known_to_match_ = message.index + message.entries.size();
+      // The same the other way round: libraft would apply entries of an earlier leader up to there.
+      raft_index& commit = in.append_entries.leader_commit;
+      commit = std::min<raft_index>(commit, impl_->known_to_match_);
+    }
     impl_->receive_(&impl_->io_, &in);
     impl_->known_to_match_ = kEverything;
   }
@@ -403,6 +407,8 @@ MemberId RaftMember::leader() const {
   raft_leader(&impl_->raft_, &id, &address);
   return id;
 }
+
+TimePoint RaftMember::heard_leader() const { return impl_->heard_leader_; }
 
 bool RaftMember::votes() const {
   const raft_server* own = impl_->own_server();

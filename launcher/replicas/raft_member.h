@@ -64,6 +64,8 @@ class RaftMember {
   std::uint64_t term() const;
   MemberId leader() const;  // 0: not known.
   bool votes() const;
+  // When a leader of its group has last sent something.
+  TimePoint heard_leader() const;
   // As far as this member knows. Empty before a leader has added it.
   std::vector<Server> servers() const;
 

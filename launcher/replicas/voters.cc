@@ -46,6 +46,12 @@ std::optional<VoterChange> wanted_change(const Servers& servers, MemberId own,
   for (const bool is_alive : {false, true}) {
     if (const auto change = removed(false, is_alive)) return change;
   }
+  // One at a time: of two lost ones, the first goes before the second's successor comes.
+  const auto voting = std::count_if(servers.begin(), servers.end(),
+                                    [](const RaftMember::Server& server) { return server.votes; });
+  if (static_cast<std::size_t>(voting) > voters.size()) {
+    if (const auto change = removed(true, false)) return change;
+  }
   for (const RaftMember::Server& server : servers) {
     if (!server.votes) return VoterChange{.kind = VoterChange::Kind::kGiveVote, .id = server.id};
   }

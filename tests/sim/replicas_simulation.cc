@@ -146,9 +146,9 @@ void ReplicasSimulation::won(int index, const rendezvous::JobRecord& record) {
   process.office = ++offices_;
   log(fmt::format("p{} coordinates from round {} (office {})", index, record.next_round,
                   process.office));
-  if (process.group == group_ && record.next_round <= last_begun_) {
+  if (const Round begun = begun_[process.group].round; record.next_round <= begun) {
     violate(fmt::format("p{} coordinates from round {}, but {} has begun", index, record.next_round,
-                        last_begun_));
+                        begun));
   }
   if (offices_ > 1) ++coverage_->take_overs;
   if (without_coordinator_since_) {
@@ -221,16 +221,15 @@ void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round roun
   if (group_ != 0 && group != group_) {
     if (gentle_) violate(fmt::format("p{} begins the job again", index));
     ++coverage_->new_jobs;
-    last_begun_ = -1;
-    last_office_ = 0;
   }
   group_ = group;
-  if (round <= last_begun_) {
-    violate(fmt::format("p{} begins round {} after round {}", index, round, last_begun_));
+  Begun& begun = begun_[group];
+  if (round <= begun.round) {
+    violate(fmt::format("p{} begins round {} after round {}", index, round, begun.round));
   }
-  if (office < last_office_) violate(fmt::format("p{} begins a round after its office", index));
-  last_begun_ = std::max(last_begun_, round);
-  last_office_ = std::max(last_office_, office);
+  if (office < begun.office) violate(fmt::format("p{} begins a round after its office", index));
+  begun.round = std::max(begun.round, round);
+  begun.office = std::max(begun.office, office);
   for (const int other : living()) {
     Process& process = processes_[static_cast<std::size_t>(other)];
     if (process.joined_to != index && other != index) continue;
@@ -242,9 +241,8 @@ void ReplicasSimulation::round_begun(int index, std::uint64_t office, Round roun
 void ReplicasSimulation::confirm(int index) {
   Process& process = processes_[static_cast<std::size_t>(index)];
   if (!process.replica->leads() || process.office == 0) return;
-  if (process.group != group_) return;
-  process.replica->confirm([this, index, office = process.office] {
-    if (office < last_office_) violate(fmt::format("p{} is told that it leads", index));
+  process.replica->confirm([this, index, office = process.office, group = process.group] {
+    if (office < begun_[group].office) violate(fmt::format("p{} is told that it leads", index));
   });
 }
 
@@ -453,13 +451,13 @@ std::optional<std::string> ReplicasSimulation::run(ReplicasCoverage& coverage) {
   cut_.clear();
   loss_percent_ = 0;
   max_delay_ms_ = 5;
-  const Round before = last_begun_;
+  const std::uint64_t before = coverage_->rounds;
   const TimePoint end = healed + kHealing;
   while (!violation_ && queue_.run_one(end)) {
   }
   if (!violation_ && gentle_) {
     check_end();
-    if (last_begun_ <= before) violate("no round begins when all is well");
+    if (coverage_->rounds <= before) violate("no round begins when all is well");
   }
   return violation_;
 }

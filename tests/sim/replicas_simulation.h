@@ -34,9 +34,9 @@ struct ReplicasCoverage {
 // What must hold: no two rounds have the same number and numbers only grow, whoever begins them; a
 // coordinator that is told that it leads has not been replaced; and when all is well again, one
 // coordinator leads all nodes. If most voters end at once, nobody knows the job for sure. Then a
-// ddp-run that takes itself for the first may begin it again; the earlier group never begins a
-// round after that. One assumption: a node that is started again gets to hear the coordinator
-// within the time of its last call.
+// ddp-run that takes itself for the first may begin it again; then a ddp-run whose node has been in
+// the new job never goes on with the old one. One assumption: a node that is started again gets to
+// hear the coordinator within the time of its last call.
 class ReplicasSimulation {
  public:
   explicit ReplicasSimulation(std::uint64_t seed, bool verbose = false);
@@ -101,12 +101,15 @@ class ReplicasSimulation {
   std::int64_t loss_percent_ = 0;
   std::int64_t max_delay_ms_ = 5;
   std::optional<std::string> violation_;
-  Round last_begun_ = -1;
   replicas::MemberId group_ = 0;  // That has begun it.
+  struct Begun {
+    Round round = -1;          // The last one.
+    std::uint64_t office = 0;  // That has begun it.
+  };
+  std::map<replicas::MemberId, Begun> begun_;  // By group.
   // Those that have begun a round, in the order of their first one; 0 stands for none.
   std::vector<replicas::MemberId> groups_{0};
   std::uint64_t offices_ = 0;
-  std::uint64_t last_office_ = 0;  // That has begun a round, or was confirmed.
   bool faults_are_over_ = false;
   TimePoint last_crash_;
   std::optional<TimePoint> without_coordinator_since_;

@@ -269,12 +269,13 @@ TEST(RaftMembers, AnAnswerDoesNotCountEntriesOfAnEarlierLeader) {
   append.entries.assign(3, {.term = 1, .type = 1, .data = "{}"});
   member.receive(group.now(), 1, append);
   EXPECT_EQ(group.take_next().second.last_index, common + 3);
-  append = {.term = 2, .index = common, .index_term = 1, .commit_index = common};
+  append = {.term = 2, .index = common, .index_term = 1, .commit_index = common + 1};
   member.receive(group.now(), 3, append);
   const auto [to, answer] = group.take_next();
   EXPECT_EQ(to, 3u);
   EXPECT_EQ(answer.index, 0u) << "it is refused";
   EXPECT_EQ(answer.last_index, common);
+  EXPECT_THAT(group.applied(2), testing::IsEmpty()) << "an entry of the earlier leader";
   append.entries.assign(1, {.term = 2, .type = 1, .data = "{}"});
   member.receive(group.now(), 3, append);
   EXPECT_EQ(group.take_next().second.last_index, common + 1);
@@ -561,8 +562,9 @@ TEST(Coordinators, ReplaceAVoterThatHasEndedAtOnce) {
   ASSERT_EQ(voters.size(), 3u);
   const MemberId lost = *voters.rbegin();
   office.end(lost);
+  for (int i = 0; i < 9; ++i) office.pass(Duration(20));
   EXPECT_FALSE(office.coordinator().is_settled());
-  for (int i = 0; i < 20; ++i) office.pass(Duration(20));
+  for (int i = 0; i < 25; ++i) office.pass(Duration(20));
   EXPECT_TRUE(office.coordinator().is_settled());
   voters = voters_of(office.coordinator());
   EXPECT_EQ(voters.size(), 3u);
