@@ -427,7 +427,9 @@ void JobReplica::change_voters(TimePoint asked) {
   if (!change) return;
   const auto done = [this, change = *change](bool success) {
     changing_ = false;
-    if (!success && change.kind == VoterChange::Kind::kGiveVote)
+    // If the office was lost meanwhile, that says nothing about the member.
+    const bool still_leads = leads() && raft_->leads() && raft_->term() == office_term_;
+    if (!success && still_leads && change.kind == VoterChange::Kind::kGiveVote)
       refused_until_[change.id] = now_ + kRefusal;
     if (success && leads()) mend_voters();
   };
