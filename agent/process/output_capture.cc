@@ -149,15 +149,17 @@ bool OutputCapture::needs_lines() const {
 
 std::string OutputCapture::recent() const {
   if (recent_.size() <= kRecentBytes) return recent_;
-  const std::string_view last = std::string_view(recent_).substr(recent_.size() - kRecentBytes);
-  const std::size_t line_end = last.find('\n');
-  return std::string(line_end == std::string_view::npos ? last : last.substr(line_end + 1));
+  const std::size_t begin = recent_.size() - kRecentBytes;
+  const std::size_t line_end = recent_.find('\n', begin - 1);
+  const bool is_one_line = line_end == std::string::npos || line_end + 1 == recent_.size();
+  return recent_.substr(is_one_line ? begin : line_end + 1);
 }
 
 void OutputCapture::keep_recent(std::string_view bytes) {
+  // One byte more tells whether a line begins there.
   if (bytes.size() > kRecentBytes) bytes.remove_prefix(bytes.size() - kRecentBytes - 1);
   if (recent_.size() + bytes.size() > 2 * kRecentBytes)
-    recent_.erase(0, recent_.size() - std::min(recent_.size(), kRecentBytes));
+    recent_.erase(0, recent_.size() - std::min(recent_.size(), kRecentBytes - 1));
   recent_.append(bytes);
 }
 

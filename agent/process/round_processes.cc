@@ -259,19 +259,21 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
 
 void RoundProcesses::take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot) {
   const std::weak_ptr<Worker> source = worker.weak_from_this();
-  writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
-                  worker.take_descriptors(),
-                  [this, source, step = snapshot.step](const wire::SnapshotWritten& written) {
-                    saved_.push_back({.step = step,
-                                      .bytes = written.bytes,
-                                      .seconds = written.seconds,
-                                      .published = !written.path.empty(),
-                                      .error = written.error});
-                    const auto found = source.lock();
-                    if (!found || !found->running()) return false;
-                    found->send(written);
-                    return true;
-                  });
+  writers_.submit(
+      worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
+      worker.take_descriptors(),
+      [this, source, round = round_, step = snapshot.step](const wire::SnapshotWritten& written) {
+        saved_.push_back({.round = round,
+                          .step = step,
+                          .bytes = written.bytes,
+                          .seconds = written.seconds,
+                          .published = !written.path.empty(),
+                          .error = written.error});
+        const auto found = source.lock();
+        if (!found || !found->running()) return false;
+        found->send(written);
+        return true;
+      });
 }
 
 void RoundProcesses::request_checkpoint() {

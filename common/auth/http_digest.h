@@ -13,9 +13,9 @@ namespace ddp::auth {
 // without sending it. Pure: time in seconds goes in. CryptoLibrary::load() must have succeeded.
 //
 // A challenge's nonce is its time with a MAC, so nothing is kept for clients. It holds for
-// kNonceSeconds; a browser then answers the next challenge by itself. Who listens on the network
-// can repeat a request for so long. That shows him nothing that he has not seen, because all pages
-// are read-only and travel in the clear.
+// kNonceSeconds; a browser then answers the next challenge by itself. Pages are read-only and,
+// without TLS, travel in the clear: who listens on the network reads them, and can repeat a request
+// for so long.
 class HttpDigest {
  public:
   static constexpr std::int64_t kNonceSeconds = 3'600;
@@ -24,7 +24,7 @@ class HttpDigest {
     kAdmitted,
     kNone,   // The request has no proof of this kind.
     kWrong,  // Its proof is wrong: of another token, another request, or not readable.
-    kStale,  // The proof is right, but its challenge is too old.
+    kStale,  // The proof is right, but its challenge is too old, or an earlier daemon's.
   };
 
   // `key`: random bytes of this process, for the MACs.

@@ -48,7 +48,8 @@ static void from_json(const nlohmann::json& json, Computed& computed) {
   computed = {.step = json.at(0).get<std::int64_t>()};
   if (!json.at(1).is_null()) computed.ms = json.at(1).get<double>();
 }
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SavedShare, step, bytes, seconds, published, error)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SavedShare, round, step, bytes, seconds, published,
+                                                error)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);

@@ -108,6 +108,7 @@ struct Computed {
 
 // What became of a rank's share of a checkpoint.
 struct SavedShare {
+  Round round = kNoRound;  // In which its worker has begun to save.
   std::int64_t step = -1;
   std::int64_t bytes = 0;
   double seconds = 0;      // How long it took to write.

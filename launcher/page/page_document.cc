@@ -73,6 +73,15 @@ void end_jobs(nlohmann::json& document, int exit_code, const std::string& summar
     job["exit_code"] = exit_code;
     job["summary"] = summary;
     job.erase("waiting_for");
+    for (nlohmann::json& node : job.at("nodes")) {
+      if (node.at("state") == "in_round") node["state"] = "finished";
+    }
+    if (!job.contains("rounds")) continue;
+    for (nlohmann::json& round : job["rounds"]) {
+      if (round.contains("ended_ms")) continue;
+      round["ended_ms"] = job.at("elapsed_ms");
+      round["end"] = summary;
+    }
   }
 }
 

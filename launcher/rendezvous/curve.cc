@@ -13,7 +13,7 @@ Curve::Point joined(const Curve::Point& a, const Curve::Point& b) {
   if (b.count == 0) return a;
   const std::size_t count = a.count + b.count;
   const double part = static_cast<double>(b.count) / static_cast<double>(count);
-  return {a.mean + (b.mean - a.mean) * part, std::min(a.least, b.least), std::max(a.most, b.most),
+  return {a.mean * (1 - part) + b.mean * part, std::min(a.least, b.least), std::max(a.most, b.most),
           count};
 }
 

@@ -16,6 +16,9 @@ namespace {
 constexpr Duration kStopGrace{5'000};
 // Speeds are measured over at least this long.
 constexpr Duration kPaceInterval{1'000};
+// What is kept of what an agent says of its ranks' waits.
+constexpr std::size_t kWaitsMax = 32;
+constexpr std::size_t kWaitBytesMax = 400;
 
 }  // namespace
 
@@ -110,8 +113,11 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
   node.total_steps = message.total_steps;
-  node.waits = message.waits;
-  for (const wire::SavedShare& share : message.saved) history_.saved(now_, round_.number, share);
+  node.waits.clear();
+  for (const std::string& wait : message.waits) {
+    if (node.waits.size() < kWaitsMax) node.waits.push_back(wait.substr(0, kWaitBytesMax));
+  }
+  for (const wire::SavedShare& share : message.saved) history_.saved(now_, share);
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
   Member* const member = current_member(from, round_.number);

@@ -8,6 +8,9 @@
 namespace ddp::rendezvous {
 namespace {
 
+constexpr std::size_t kErrorBytesMax = 1'000;
+constexpr std::int64_t kBytesMax = std::int64_t{1} << 60;
+
 nlohmann::json to_json(const JobHistory::RoundRecord& round) {
   nlohmann::json object{{"round", round.round},
                         {"nodes", round.nodes},
@@ -75,13 +78,13 @@ void JobHistory::sample(TimePoint now, double loss, double samples_per_second,
   steps_per_second_.add(at, steps_per_second);
 }
 
-void JobHistory::saved(TimePoint now, Round round, const wire::SavedShare& share) {
+void JobHistory::saved(TimePoint now, const wire::SavedShare& share) {
   const auto is_same = [&](const CheckpointRecord& known) {
-    return known.step == share.step && known.round == round;
+    return known.step == share.step && known.round == share.round;
   };
   auto found = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(), is_same);
   if (found == checkpoints_.rend()) {
-    checkpoints_.push_back({.step = share.step, .round = round});
+    checkpoints_.push_back({.step = share.step, .round = share.round});
     if (checkpoints_.size() > kMaxCheckpoints) checkpoints_.pop_front();
     found = checkpoints_.rbegin();
   }
@@ -89,11 +92,12 @@ void JobHistory::saved(TimePoint now, Round round, const wire::SavedShare& share
   checkpoint.written = since_began(now);
   checkpoint.published = checkpoint.published || share.published;
   if (!share.error.empty()) {
-    if (checkpoint.error.empty()) checkpoint.error = share.error;
+    if (checkpoint.error.empty()) checkpoint.error = share.error.substr(0, kErrorBytesMax);
     return;
   }
   ++checkpoint.shares;
-  checkpoint.bytes += share.bytes;
+  // An agent may say anything.
+  checkpoint.bytes += std::clamp<std::int64_t>(share.bytes, 0, kBytesMax - checkpoint.bytes);
   checkpoint.seconds = std::max(checkpoint.seconds, share.seconds);
 }
 

@@ -56,8 +56,8 @@ class JobHistory {
   void step(TimePoint now, std::int64_t step);
   // Only the first end of a round counts.
   void end_round(TimePoint now, const std::string& why);
-  // A rank has written its share of a checkpoint in this round, or has failed to.
-  void saved(TimePoint now, Round round, const wire::SavedShare& share);
+  // A rank has written its share of a checkpoint, or has failed to.
+  void saved(TimePoint now, const wire::SavedShare& share);
   // What the node with rank 0 has last told; NaN: not known.
   void sample(TimePoint now, double loss, double samples_per_second, double steps_per_second);
 

@@ -1,6 +1,8 @@
 #include "launcher/rendezvous/rendezvous_core.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,6 +19,8 @@ constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to 
 constexpr std::size_t kFinishedJobsMax = 1'024;
 
 // Why the join is invalid; empty if it is valid.
+constexpr std::size_t kTextBytesMax = 4'096;
+
 std::string invalid(const wire::Join& join) {
   const auto out_of_range = [](std::string_view what, std::int64_t value, std::int64_t low,
                                std::int64_t high) {
@@ -27,6 +31,15 @@ std::string invalid(const wire::Join& join) {
   };
   if (join.job_id.empty()) return "the job id is empty";
   if (join.node_id.empty()) return "the node id is empty";
+  // They come back in messages to all nodes, whose size has a limit, too.
+  const std::initializer_list<std::pair<std::string_view, std::string_view>> texts{
+      {"job id", join.job_id},   {"node id", join.node_id}, {"host name", join.host},
+      {"address", join.address}, {"program", join.program}, {"role", join.role},
+      {"health", join.unfit}};
+  for (const auto& [what, text] : texts) {
+    if (text.size() <= kTextBytesMax) continue;
+    return fmt::format("the {} has {} bytes; the limit is {}", what, text.size(), kTextBytesMax);
+  }
   if (const std::string fault = config::out_of_range(join.rules); !fault.empty()) return fault;
   if (outside(join.nproc, 1, kWorkersPerNodeMax)) {
     return out_of_range("workers per node", join.nproc, 1, kWorkersPerNodeMax);
@@ -177,9 +190,11 @@ std::vector<JobStatus> RendezvousCore::status(TimePoint now) const {
   return all;
 }
 
-nlohmann::json RendezvousCore::history(TimePoint now) const {
+nlohmann::json RendezvousCore::history(TimePoint now, const std::set<std::string>& job_ids) const {
   nlohmann::json all = nlohmann::json::array();
-  for (const auto& [job_id, job] : jobs_) all.push_back(job->history(now));
+  for (const auto& [job_id, job] : jobs_) {
+    if (job_ids.empty() || job_ids.contains(job_id)) all.push_back(job->history(now));
+  }
   return all;
 }
 

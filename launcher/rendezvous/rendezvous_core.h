@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -104,7 +105,8 @@ class RendezvousCore {
   // All jobs, by their ids.
   std::vector<JobStatus> status(TimePoint now) const;
   // What each of them has been through (job_history.h), with its "job_id"; in the same order.
-  nlohmann::json history(TimePoint now) const;
+  // Only of `job_ids`, if there are any.
+  nlohmann::json history(TimePoint now, const std::set<std::string>& job_ids = {}) const;
 
  private:
   std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,

@@ -41,7 +41,7 @@ Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
     if (const auto found = in.find("announcement"); found != in.end()) {
       message.announcement = Announcement{.term = found->at("term").get<std::uint64_t>(),
                                           .next_round = found->at("next_round").get<Round>(),
-                                          .coordinates = found->at("coordinates").get<bool>()};
+                                          .coordinates = found->value("coordinates", true)};
     }
     const bool one = message.raft.has_value() != message.announcement.has_value();
     const bool has_port = message.at.port > 0 && message.at.port < 65'536;

@@ -24,6 +24,8 @@ constexpr Duration kPing{150};
 constexpr std::chrono::milliseconds kAcknowledged{850};
 // The same for connections with store traffic, whose peer may not read for a while.
 constexpr std::chrono::milliseconds kBulkAcknowledged{10'000};
+// HttpSession has given up by then.
+constexpr Duration kOutputLimit{15'000};
 
 }  // namespace
 
@@ -50,6 +52,7 @@ void AgentFront::stand_by() {
   stands_by_ = true;
   for (const auto& [id, agent] : agents_) agent.connection->close();
   agents_.clear();
+  for (const auto& [id, request] : std::exchange(output_requests_, {})) request.done(std::nullopt);
   core_ = std::make_unique<rendezvous::RendezvousCore>(
       rendezvous::CoreOptions{.return_limit = kReturnLimit});
   waiting_.clear();
@@ -95,7 +98,8 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
     agent.connection->close_after_writes();
     return apply(core_->on_disconnect(Clock::now(), id));
   }
-  if (const auto* const output = std::get_if<wire::Output>(&*message)) return take_output(*output);
+  if (const auto* const output = std::get_if<wire::Output>(&*message))
+    return take_output(id, *output);
   if (!may_send(agent, *message)) return;
   if (stands_by_) return redirect(agent);
   const std::string address = agent.connection->remote_address();
@@ -144,15 +148,22 @@ void AgentFront::ask_output(const std::string& job_id, Rank rank, OutputCallback
     asio::post(io_, [done = std::move(done)] { done(std::nullopt); });
     return;
   }
+  const TimePoint now = Clock::now();
+  std::erase_if(output_requests_, [now](const auto& request) {
+    return now - request.second.asked > kOutputLimit;  // Nobody waits for it any more.
+  });
   const std::uint64_t id = next_id_++;
-  output_requests_.emplace(id, OutputRequest{agent->first, std::move(done)});
+  output_requests_.emplace(id, OutputRequest{agent->first, now, std::move(done)});
   agent->second.connection->send(wire::encode(
       wire::CoordinatorMessage(wire::ShowOutput{.id = id, .local_rank = place->second})));
 }
 
-void AgentFront::take_output(const wire::Output& output) {
-  const auto request = output_requests_.extract(output.id);
-  if (!request.empty()) request.mapped().done(output);
+void AgentFront::take_output(std::uint64_t from, const wire::Output& output) {
+  const auto request = output_requests_.find(output.id);
+  if (request == output_requests_.end() || request->second.agent != from) return;
+  const OutputCallback done = std::move(request->second.done);
+  output_requests_.erase(request);
+  done(output);
 }
 
 std::optional<HostPort> AgentFront::coordinator_elsewhere() const {
@@ -357,6 +368,8 @@ std::vector<rendezvous::JobStatus> AgentFront::status() const {
   return core_->status(Clock::now());
 }
 
-nlohmann::json AgentFront::history() const { return core_->history(Clock::now()); }
+nlohmann::json AgentFront::history(const std::set<std::string>& job_ids) const {
+  return core_->history(Clock::now(), job_ids);
+}
 
 }  // namespace ddp::server

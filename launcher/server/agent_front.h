@@ -13,6 +13,7 @@
 
 #include <asio/io_context.hpp>
 
+#include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/stream_mux.h"
@@ -99,7 +100,8 @@ class AgentFront {
   std::optional<HostPort> coordinator_elsewhere() const;
 
   std::vector<rendezvous::JobStatus> status() const;
-  nlohmann::json history() const;
+  // Of these jobs; of all if there are none.
+  nlohmann::json history(const std::set<std::string>& job_ids) const;
   std::size_t num_agents() const { return agents_.size(); }
   // Connections that carry the store traffic of a node's workers.
   std::size_t num_store_links() const { return store_links_.size(); }
@@ -121,7 +123,7 @@ class AgentFront {
   void on_frame(std::uint64_t id, const std::string& payload);
   bool take_replica_frame(std::uint64_t id, const std::string& payload);
   bool pass_to_store(std::uint64_t id, const std::string& payload);
-  void take_output(const wire::Output& output);
+  void take_output(std::uint64_t from, const wire::Output& output);
   void redirect(Agent& agent);
   void note_replica(Agent& agent, const wire::AgentMessage& message, const std::string& address);
   void forget_replica(const Agent& agent);
@@ -158,6 +160,7 @@ class AgentFront {
   std::unordered_map<std::uint64_t, std::unique_ptr<net::StreamMux>> store_links_;
   struct OutputRequest {
     std::uint64_t agent = 0;
+    TimePoint asked;
     OutputCallback done;
   };
   std::unordered_map<std::uint64_t, OutputRequest> output_requests_;  // Not answered yet.

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
+
+#include "common/base/host_port.h"
 
 namespace ddp::server {
 namespace {
 
 constexpr std::string_view kLineEnd = "\r\n";
 constexpr std::string_view kAuthorization = "authorization:";
+constexpr std::string_view kHost = "host:";
 
 std::string_view take_until(std::string_view& text, std::string_view end) {
   const std::size_t at = std::min(text.find(end), text.size());
@@ -36,7 +40,7 @@ std::string decoded(std::string_view text) {
     const bool escapes = text[i] == '%' && i + 2 < text.size() && digit_of(text[i + 1]) >= 0 &&
                          digit_of(text[i + 2]) >= 0;
     if (!escapes) {
-      out += text[i];
+      out += text[i] == '+' ? ' ' : text[i];
       continue;
     }
     out += static_cast<char>(16 * digit_of(text[i + 1]) + digit_of(text[i + 2]));
@@ -46,6 +50,17 @@ std::string decoded(std::string_view text) {
 }
 
 }  // namespace
+
+bool HttpRequest::names_this_machine() const {
+  std::string_view name = host;
+  if (name.starts_with('[')) {
+    name.remove_prefix(1);
+    name = name.substr(0, name.find(']'));
+  } else {
+    name = name.substr(0, name.find(':'));
+  }
+  return name.empty() || name == "localhost" || is_loopback(std::string(name));
+}
 
 std::optional<std::string> HttpRequest::value_of(std::string_view name) const {
   std::string_view rest = query;
@@ -66,11 +81,14 @@ std::optional<HttpRequest> parse_http_request(std::string_view head) {
   request.path = take_until(target, "?");
   request.query = target;
   while (!head.empty()) {
-    std::string_view header = take_until(head, kLineEnd);
-    if (!begins_with_name(header, kAuthorization)) continue;
-    header.remove_prefix(kAuthorization.size());
-    while (header.starts_with(' ')) header.remove_prefix(1);
-    request.authorization = header;
+    const std::string_view header = take_until(head, kLineEnd);
+    for (const auto& [name, value] :
+         {std::pair(kAuthorization, &request.authorization), std::pair(kHost, &request.host)}) {
+      if (!begins_with_name(header, name)) continue;
+      std::string_view rest = header.substr(name.size());
+      while (rest.starts_with(' ')) rest.remove_prefix(1);
+      *value = rest;
+    }
   }
   return request;
 }

@@ -13,10 +13,14 @@ struct HttpRequest {
   std::string path;    // Without the query.
   std::string query;
   std::string authorization;  // The header's value; empty: none.
-  bool is_here = false;       // The client is on this machine.
+  std::string host;           // Likewise: as the client has called this daemon.
+  bool is_here = false;       // The client is on this machine, and knows it.
   bool is_secure = false;     // It came inside TLS.
 
-  // A value of the query, with %XX decoded; nothing if it is not there.
+  // Whether it has called this daemon localhost or a loopback address, or not at all. A page of
+  // others that a browser here has loaded can ask by a name of its own (DNS rebinding).
+  bool names_this_machine() const;
+  // A value of the query, with %XX and + decoded; nothing if it is not there.
   std::optional<std::string> value_of(std::string_view name) const;
 };
 

@@ -53,7 +53,7 @@ void HttpSession::answer(std::string_view head) {
   if (with_body_ && request->method != "GET")
     return reply("405 Method Not Allowed", text_page("only GET and HEAD are supported\n"));
   request->is_secure = secure_;
-  request->is_here = is_loopback(stream_->remote_address());
+  request->is_here = is_loopback(stream_->remote_address()) && request->names_this_machine();
   answer_(*request, shared_from_this());
 }
 

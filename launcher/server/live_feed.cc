@@ -21,16 +21,30 @@ std::string event(std::string_view name, const nlohmann::json& data) {
 LiveFeed::LiveFeed(asio::io_context& io, std::function<nlohmann::json()> document)
     : document_(std::move(document)), timer_(io) {}
 
+const std::string& LiveFeed::whole() {
+  if (whole_.empty()) whole_ = event("whole", last_);
+  return whole_;
+}
+
 void LiveFeed::add(std::shared_ptr<net::ByteStream> stream) {
   browsers_.push_back({.stream = std::move(stream), .taken_at = Clock::now()});
   if (browsers_.size() == 1) return tick();
   Browser& newcomer = browsers_.back();
   newcomer.has_all = true;
-  newcomer.stream->send(event("whole", last_));
+  newcomer.stream->send(whole());
+}
+
+// Notes how much it has taken.
+bool LiveFeed::takes_nothing(Browser& browser, TimePoint now) const {
+  const std::size_t queued = browser.stream->queued_bytes();
+  if (queued == 0 || queued < browser.queued) browser.taken_at = now;
+  browser.queued = queued;
+  return now - browser.taken_at > kPatience;
 }
 
 void LiveFeed::tick() {
   std::erase_if(browsers_, [](const Browser& browser) { return !browser.stream->is_open(); });
+  whole_.clear();
   if (browsers_.empty()) {
     last_ = nullptr;
     return;
@@ -39,20 +53,18 @@ void LiveFeed::tick() {
   nlohmann::json document = document_();
   const std::string change = event("change", page::merge_patch(last_, document));
   last_ = std::move(document);
-  std::string whole;
   for (Browser& browser : browsers_) {
-    if (browser.stream->queued_bytes() > 0) {
+    // The session hears of the end, and the daemon forgets it.
+    if (takes_nothing(browser, now)) {
+      browser.stream->close_after_writes();
+    } else if (browser.queued > 0) {
       browser.has_all = false;
-      if (now - browser.taken_at > kPatience) browser.stream->close();
-      continue;
-    }
-    browser.taken_at = now;
-    if (std::exchange(browser.has_all, true)) {
+    } else if (std::exchange(browser.has_all, true)) {
       browser.stream->send(change);
-      continue;
+    } else {
+      browser.stream->send(whole());
     }
-    if (whole.empty()) whole = event("whole", last_);
-    browser.stream->send(whole);
+    browser.queued = browser.stream->queued_bytes();
   }
   timer_.after(kInterval, [this] { tick(); });
 }

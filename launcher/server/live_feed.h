@@ -37,14 +37,18 @@ class LiveFeed {
  private:
   struct Browser {
     std::shared_ptr<net::ByteStream> stream;
-    bool has_all = false;  // It was sent every event up to the last one.
-    TimePoint taken_at;    // When its queue was last empty.
+    bool has_all = false;    // It was sent every event up to the last one.
+    std::size_t queued = 0;  // Bytes that it had not taken at the last tick.
+    TimePoint taken_at;      // When it was last seen to take some.
   };
 
   void tick();
+  bool takes_nothing(Browser& browser, TimePoint now) const;
+  const std::string& whole();
 
   std::function<nlohmann::json()> document_;
   nlohmann::json last_;
+  std::string whole_;  // last_ as an event; empty: not made yet.
   std::vector<Browser> browsers_;
   net::Timer timer_;
 };

@@ -304,7 +304,7 @@ DaemonFacts Server::facts() const {
 Site::Sources Server::site_sources() {
   return {
       .facts = [this] { return facts(); },
-      .history = [this] { return agents_.history(); },
+      .history = [this](const std::set<std::string>& job_ids) { return agents_.history(job_ids); },
       .output =
           [this](const std::string& job_id, Rank rank, AgentFront::OutputCallback done) {
             agents_.ask_output(job_id, rank, std::move(done));

@@ -1,7 +1,9 @@
 #include "launcher/server/site.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -15,6 +17,7 @@ namespace ddp::server {
 namespace {
 
 constexpr std::size_t kKeyBytes = 32;
+constexpr std::size_t kShownJobs = 32;  // By the page; those that are not over come first.
 
 std::int64_t now_in_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
@@ -80,7 +83,7 @@ std::optional<HttpPage> Site::page(const HttpRequest& request) const {
   if (request.path == "/") return html_page();
   if (request.path == "/status") return HttpPage{"application/json", status_page(sources_.facts())};
   if (request.path == "/history")
-    return HttpPage{"application/json", history_page(sources_.history())};
+    return HttpPage{"application/json", history_page(sources_.history({}))};
   if (request.path == "/metrics")
     return HttpPage{"text/plain; version=0.0.4", metrics_page(sources_.facts())};
   const auto more = pages_.find(request.path);
@@ -88,11 +91,20 @@ std::optional<HttpPage> Site::page(const HttpRequest& request) const {
   return text_page(more->second);
 }
 
+// A daemon that serves many jobs remembers a thousand that are over.
 nlohmann::json Site::document() const {
+  std::vector<rendezvous::JobStatus> jobs = sources_.facts().jobs;
+  std::stable_partition(jobs.begin(), jobs.end(),
+                        [](const rendezvous::JobStatus& job) { return !job.exit_code; });
+  if (jobs.size() > kShownJobs) jobs.resize(kShownJobs);
   nlohmann::json status = nlohmann::json::array();
-  for (const rendezvous::JobStatus& job : sources_.facts().jobs)
+  std::set<std::string> job_ids;
+  for (const rendezvous::JobStatus& job : jobs) {
     status.push_back(rendezvous::to_json(job));
-  return page::page_document(status, sources_.history());
+    job_ids.insert(job.job_id);
+  }
+  if (job_ids.empty()) return page::page_document(status, nlohmann::json::array());
+  return page::page_document(status, sources_.history(job_ids));
 }
 
 void Site::begin_feed(const std::shared_ptr<HttpSession>& session) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <asio/io_context.hpp>
@@ -29,7 +30,8 @@ class Site {
  public:
   struct Sources {
     std::function<DaemonFacts()> facts;
-    std::function<nlohmann::json()> history;
+    // Of these jobs; of all if there are none.
+    std::function<nlohmann::json(const std::set<std::string>& job_ids)> history;
     std::function<void(const std::string& job_id, Rank rank,
                        std::function<void(std::optional<wire::Output>)> done)>
         output;

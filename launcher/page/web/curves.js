@@ -54,6 +54,9 @@ function drawCursor(plot) {
   plot.svg.select('.cursor').attr('visibility', at ? 'visible' : 'hidden');
   const text = at ? `${number(at.mean)} at ${shortDuration(at.at)} (${number(at.least)} to ${number(at.most)})` : plot.summary;
   setText(plot.text, text);
+  // Who hears the page hears the value when the cursor moves, and not each second.
+  const label = at ? text : `${plot.title}: ${plot.summary}. Arrow keys read single values.`;
+  if (document.activeElement !== plot.svg.node() || at) plot.svg.attr('aria-label', label);
   if (at) plot.svg.select('.cursor').attr('x1', plot.x(at.at)).attr('x2', plot.x(at.at)).attr('y1', MARGIN.top).attr('y2', CURVE_HEIGHT - MARGIN.bottom);
 }
 
@@ -91,7 +94,6 @@ function drawPlot(plot, curve, job) {
     .attr('x1', x).attr('x2', x).attr('y1', MARGIN.top).attr('y2', CURVE_HEIGHT - MARGIN.bottom);
   const last = plot.points[plot.points.length - 1];
   plot.summary = `${number(last.mean)} now, ${number(least)} least, ${number(most)} most${note ? `, ${note}` : ''}`;
-  svg.attr('aria-label', `${plot.title} over ${duration(job.elapsed_ms)}: ${plot.summary}. Arrow keys read single values.`);
   if (plot.cursor !== null) plot.cursor = Math.min(plot.cursor, plot.points.length - 1);
   drawCursor(plot);
 }

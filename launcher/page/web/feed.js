@@ -6,6 +6,7 @@ function merged(target, patch) {
   if (patch === null || typeof patch !== 'object' || Array.isArray(patch)) return patch;
   const result = target !== null && typeof target === 'object' && !Array.isArray(target) ? target : {};
   for (const [name, value] of Object.entries(patch)) {
+    if (name === '__proto__') continue;  // No job may change what all objects inherit.
     if (value === null) delete result[name];
     else result[name] = merged(result[name], value);
   }
@@ -34,7 +35,8 @@ function followFeed(show, tell) {
       show(state);
     });
     source.addEventListener('error', () => {
-      const isOver = state !== null && Object.values(state.jobs).every(job => job.state === 'finished');
+      const jobs = state === null ? [] : Object.values(state.jobs);
+      const isOver = jobs.length > 0 && jobs.every(job => job.state === 'finished');
       tell(isOver ? 'the job is over' : 'connection lost; trying again', !isOver);
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
     });

@@ -9,7 +9,7 @@ const isFile = document.getElementById('document').textContent.trim() !== '';
 function chosenJob() {
   const jobs = documentNow ? documentNow.jobs : {};
   const wanted = new URLSearchParams(location.hash.slice(1)).get('job');
-  if (wanted !== null && jobs[wanted]) return jobs[wanted];
+  if (wanted !== null && Object.hasOwn(jobs, wanted)) return jobs[wanted];
   const all = Object.values(jobs);
   return all.find(job => job.state !== 'finished') || all[0] || null;
 }
@@ -28,12 +28,21 @@ function showJobs(chosen) {
   }));
 }
 
+function showNoJob() {
+  setText(document.getElementById('job'), 'ddp-run');
+  setText(document.getElementById('program'), 'There is no job here now.');
+  setText(document.getElementById('state'), '');
+  document.getElementById('state').className = '';
+  document.getElementById('jobs').hidden = true;
+  document.title = 'ddp-run';
+}
+
 function draw() {
   isDue = false;
   const job = chosenJob();
   document.querySelector('main').hidden = job === null;
   if (job === null) {
-    setText(document.getElementById('program'), 'No job has joined yet.');
+    showNoJob();
     return;
   }
   showJobs(job);
@@ -55,6 +64,7 @@ function drawSoon() {
 startRanks(chosenJob, cell => {
   if (!isFile) openOutput(chosenJob().job_id, cell);
 });
+if (isFile) document.getElementById('ranks').setAttribute('aria-label', 'Ranks; arrow keys move');
 startDialog();
 document.getElementById('failure-more').addEventListener('click', () => openFailure(chosenJob().job_id, documentNow.report));
 addEventListener('hashchange', drawSoon);

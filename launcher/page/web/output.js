@@ -2,7 +2,8 @@
 
 const REFRESH_MS = 2000;
 
-let refresh = null;  // Asks again while the dialog is open.
+let shown = 0;  // Counts what the dialog has been opened for; 0 is never shown.
+let isOpen = false;
 
 async function ask(path, parameters) {
   // Not relative: the page's own address may have a user name and a token, which fetch() refuses.
@@ -12,22 +13,28 @@ async function ask(path, parameters) {
   return answer;
 }
 
+// Shows what `fill` gives, and asks again while it is open: the next time only when the last answer has come.
 function openDialog(title, fill) {
   const dialog = document.getElementById('text');
   const body = document.getElementById('text-body');
+  const number = ++shown;
+  const isShown = () => isOpen && shown === number;
+  isOpen = true;
   setText(document.getElementById('text-title'), title);
   body.replaceChildren(element('p', {}, 'asking …'));
   const update = async () => {
-    const isAtEnd = body.scrollTop + body.clientHeight >= body.scrollHeight - 4;
+    let parts;
     try {
-      body.replaceChildren(...await fill());
+      parts = await fill();
     } catch (error) {
-      body.replaceChildren(element('p', {}, error.message || 'The node does not answer.'));
+      parts = [element('p', {}, error.message || 'The node does not answer.')];
     }
+    if (!isShown()) return;
+    const isAtEnd = body.scrollTop + body.clientHeight >= body.scrollHeight - 4;
+    body.replaceChildren(...parts);
     if (isAtEnd) body.scrollTop = body.scrollHeight;
+    setTimeout(() => isShown() && update(), REFRESH_MS);
   };
-  clearInterval(refresh);
-  refresh = setInterval(update, REFRESH_MS);
   if (!dialog.open) dialog.showModal();
   update();
 }
@@ -49,5 +56,7 @@ function openFailure(jobId, report) {
 }
 
 function startDialog() {
-  document.getElementById('text').addEventListener('close', () => clearInterval(refresh));
+  document.getElementById('text').addEventListener('close', () => {
+    isOpen = false;
+  });
 }

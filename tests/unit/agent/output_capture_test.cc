@@ -107,6 +107,36 @@ TEST_F(OutputCaptureTest, WithoutPrefixBytesAppearAtOnceAsTheyAre) {
   EXPECT_TRUE(wait_for_screen("password: ")) << seen_;
 }
 
+// Lines of 64 bytes, so that the last kRecentBytes begin with one.
+TEST_F(OutputCaptureTest, TheLastBytesAreWholeLines) {
+  constexpr std::size_t kLines = OutputCapture::kRecentBytes / 64;
+  const auto line = [](std::size_t number) { return fmt::format("{:<63}\n", number); };
+  for (const std::size_t count : {std::size_t{0}, kLines - 1, kLines, kLines + 1, 5 * kLines}) {
+    Pipe pipe;
+    const auto worker = capture(pipe, "");
+    std::string all;
+    for (std::size_t i = 0; i < count; ++i) all += line(i);
+    write_to(pipe, all);
+    worker->drain();
+    const std::string last =
+        all.substr(all.size() - std::min(all.size(), std::size_t{OutputCapture::kRecentBytes}));
+    EXPECT_EQ(worker->recent(), last) << count;
+    write_to(pipe, "more");
+    worker->drain();
+    EXPECT_EQ(worker->recent(), (count < kLines ? last : last.substr(64)) + "more") << count;
+    read_screen();
+  }
+}
+
+// Such as a progress bar.
+TEST_F(OutputCaptureTest, TheEndOfALongLineIsKept) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "");
+  write_to(pipe, std::string(3 * OutputCapture::kRecentBytes, 'x') + "\n");
+  worker->drain();
+  EXPECT_EQ(worker->recent(), std::string(OutputCapture::kRecentBytes - 1, 'x') + "\n");
+}
+
 TEST_F(OutputCaptureTest, ALastLineWithoutNewlineIsNotLost) {
   Pipe pipe;
   const auto worker = capture(pipe, "[h:0] ");

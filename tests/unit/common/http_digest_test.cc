@@ -1,5 +1,5 @@
 // HTTP's Digest. The expected responses are computed here as RFC 7616, 3.4.1 says; a client that
-// others have written proves itself in tests/process/page_access.py and tests/browser.
+// others have written proves itself in tests/browser.
 #include "common/auth/http_digest.h"
 
 #include <fmt/format.h>
@@ -89,9 +89,10 @@ TEST_F(Digest, RefusesEverythingElse) {
 // Nobody else can make a challenge, and an old one does not hold for ever.
 TEST_F(Digest, KnowsItsOwnChallenges) {
   const std::string other = HttpDigest(Secret(kJobToken), "other key").challenge(kNow, false);
-  EXPECT_EQ(judge(Answer{}.to(other)), Verdict::kWrong);
+  EXPECT_EQ(judge(Answer{}.to(other)), Verdict::kStale);
   const std::string mac = field(challenge(), "nonce").substr(4);
-  EXPECT_EQ(judge(Answer{.nonce = "9999" + mac}.to(challenge())), Verdict::kWrong);
+  EXPECT_EQ(judge(Answer{.nonce = "9999" + mac}.to(challenge())), Verdict::kStale);
+  EXPECT_EQ(judge(Answer{.token = "another"}.to(other)), Verdict::kWrong);
   const std::string right = Answer{}.to(challenge());
   EXPECT_EQ(judge(right, kNow + HttpDigest::kNonceSeconds), Verdict::kAdmitted);
   EXPECT_EQ(judge(right, kNow + HttpDigest::kNonceSeconds + 1), Verdict::kStale);

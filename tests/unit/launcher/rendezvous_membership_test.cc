@@ -203,6 +203,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "node rank is 4, allowed are 0 to 3"},
         RefusalCase{"NoWorkers", [](wire::Join& j) { j.nproc = 0; }, "workers per node is 0"},
         RefusalCase{"NoNodeId", [](wire::Join& j) { j.node_id = ""; }, "the node id is empty"},
+        RefusalCase{"LongHostName", [](wire::Join& j) { j.host = std::string(5'000, 'x'); },
+                    "the host name has 5000 bytes; the limit is 4096"},
         RefusalCase{"NegativeTime", [](wire::Join& j) { j.rules.join_timeout_ms = -1; },
                     "--join-timeout in ms is -1"}),
     [](const auto& suite) { return suite.param.name; });
