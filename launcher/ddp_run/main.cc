@@ -20,7 +20,6 @@
 #include "launcher/check/check_command.h"
 #include "launcher/check/check_node.h"
 #include "launcher/completion/completion.h"
-#include "launcher/ddp_run/status_command.h"
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/flags.h"
 #include "launcher/hosting/hosting.h"
@@ -39,6 +38,8 @@
 #include "launcher/slurm/step_rendezvous.h"
 #include "launcher/slurm/step_run.h"
 #include "launcher/slurm/step_token.h"
+#include "launcher/status/status_command.h"
+#include "launcher/status/top_command.h"
 
 namespace {
 
@@ -170,7 +171,8 @@ int main(int argc, char** argv) {
   const auto line = check::job_line(given);
   if (const int* status = std::get_if<int>(&line)) return *status;
   const auto& arguments = std::get<0>(line);
-  if (const auto status = run::run_status_command(arguments)) return *status;
+  if (const auto status = status::run_status_command(arguments)) return *status;
+  if (const auto status = status::run_top_command(arguments)) return *status;
   if (hosts::ParentLink::is_wanted(arguments)) return run_as_started();
   auto options = flags::parse_flags(arguments, environment);
   if (!options) return fail(options.error(), {});

@@ -29,6 +29,10 @@ find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
 # Raft for launcher/replicas.
 find_path(RAFT_INCLUDE_DIR raft.h REQUIRED)
 find_library(RAFT_LIBRARY raft REQUIRED)
+# Draws ddp-run top.
+find_path(NCURSESW_INCLUDE_DIR ncursesw/curses.h REQUIRED)
+find_library(NCURSESW_LIBRARY ncursesw REQUIRED)
+find_library(TINFO_LIBRARY tinfo REQUIRED)
 # Makes launcher/page's one file of its parts and d3.
 find_program(DDP_PYTHON3 python3 REQUIRED)
 find_file(DDP_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/nodejs/d3 REQUIRED NO_DEFAULT_PATH)

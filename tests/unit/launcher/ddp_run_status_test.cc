@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "launcher/ddp_run/status_command.h"
+#include "launcher/status/status_command.h"
 
-namespace ddp::run {
+namespace ddp::status {
 namespace {
 
 using testing::HasSubstr;
@@ -80,4 +80,4 @@ TEST(StatusCommand, IsOneOnlyByItsName) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::status

@@ -1,4 +1,4 @@
-#include "launcher/ddp_run/status_command.h"
+#include "launcher/status/status_command.h"
 
 #include <unistd.h>
 
@@ -13,14 +13,11 @@
 #include "common/base/exit_error.h"
 #include "common/base/host_port.h"
 #include "common/terminal/terminal.h"
-#include "launcher/flags/flag_values.h"
-#include "launcher/hosting/daemon_page.h"
+#include "launcher/status/ask_daemon.h"
 
-namespace ddp::run {
+namespace ddp::status {
 namespace {
 
-constexpr int kDefaultPort = 29'400;
-constexpr std::chrono::milliseconds kLimit{10'000};
 constexpr std::chrono::seconds kWatchInterval{1};
 constexpr const char* kUsage = "ddp-run status HOST[:PORT] [--json | --watch]";
 constexpr const char* kHelp =
@@ -37,15 +34,15 @@ int refuse(const Error& error) {
   return exit_code_of(error);
 }
 
-struct Line {
+struct Request {
   bool help = false;
   bool json = false;
   bool watch = false;
   HostPort endpoint;
 };
 
-Result<Line> parse(const std::vector<std::string>& arguments) {
-  Line line;
+Result<Request> parse(const std::vector<std::string>& arguments) {
+  Request line;
   std::string endpoint;
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -70,35 +67,10 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
   if (endpoint.empty()) {
     return exit_error(kExitUsage, "the rendezvous is missing; write {}", kUsage);
   }
-  auto parsed = flags::parse_endpoint(endpoint, kDefaultPort);
-  if (!parsed) {
-    return exit_error(kExitInvalidValue, "{}: {}", endpoint, parsed.error().message);
-  }
+  auto parsed = parse_daemon(endpoint);
+  if (!parsed) return parsed.error();
   line.endpoint = std::move(*parsed);
   return line;
-}
-
-// The body of the daemon's page.
-Result<std::string> ask_status(const HostPort& endpoint) {
-  const TimePoint deadline = Clock::now() + kLimit;
-  const std::string name = host_and_port(endpoint.host, endpoint.port);
-  constexpr const char* kIsItYours =
-      "is a job running there, is that the port of its --rdzv-endpoint, and is it yours? Another "
-      "user's job on this machine answers only with --any-user";
-  auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
-  if (!socket) {
-    return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name,
-                      socket.error().message, kIsItYours);
-  }
-  auto page = hosting::get_page(*socket, "/status", name, deadline);
-  if (page && *page) return std::move(**page);
-  if (!page && page.error().code == Errc::kPeerLost) {
-    return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name, page.error().message,
-                      kIsItYours);
-  }
-  return exit_error(kExitPortInUse,
-                    "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
-                    name, page ? "it has no page /status" : page.error().message);
 }
 
 // The page as tables.
@@ -132,7 +104,7 @@ void show(std::string_view text) {
 // Returns when the daemon is gone.
 int watch(const HostPort& endpoint) {
   for (bool first = true;; first = false) {
-    const auto page = ask_status(endpoint);
+    const auto page = ask_daemon(endpoint, "/status");
     if (!page && !first) {
       fmt::print("The rendezvous is gone: the job is over, or another node has taken over.\n");
       return kExitSuccess;
@@ -157,7 +129,7 @@ std::optional<int> run_status_command(const std::vector<std::string>& arguments)
     return kExitSuccess;
   }
   if (line->watch) return watch(line->endpoint);
-  const auto page = ask_status(line->endpoint);
+  const auto page = ask_daemon(line->endpoint, "/status");
   if (!page) return refuse(page.error());
   const auto text = tables_of(*page);
   if (!text) return refuse(text.error());
@@ -165,4 +137,4 @@ std::optional<int> run_status_command(const std::vector<std::string>& arguments)
   return std::fflush(stdout) == 0 ? kExitSuccess : kExitInternal;
 }
 
-}  // namespace ddp::run
+}  // namespace ddp::status

@@ -7,17 +7,14 @@
 
 #include "common/base/duration_text.h"
 #include "common/terminal/terminal.h"
-#include "launcher/ddp_run/status_command.h"
+#include "launcher/status/field_text.h"
+#include "launcher/status/status_command.h"
 
-namespace ddp::run {
+namespace ddp::status {
 namespace {
 
 using nlohmann::json;
 using Row = std::vector<std::string>;
-
-std::string text_of(const json& object, const char* field) {
-  return terminal::harmless(object.value(field, ""));
-}
 
 std::string counted(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
@@ -46,10 +43,10 @@ std::string step_text(const json& node) {
 
 Row node_row(const json& node) {
   return {node.contains("group_rank") ? std::to_string(node["group_rank"].get<int>()) : "-",
-          text_of(node, "host"),
-          text_of(node, "address"),
+          field_text(node, "host"),
+          field_text(node, "address"),
           ranks(node),
-          text_of(node, "state"),
+          field_text(node, "state"),
           step_text(node),
           number(node, "steps_per_second"),
           node.contains("eta_seconds") ? duration_text(node["eta_seconds"].get<double>()) : "-",
@@ -78,10 +75,10 @@ std::string table(const std::vector<Row>& rows) {
 }
 
 std::string heading(const json& job) {
-  const std::string program = text_of(job, "program");
+  const std::string program = field_text(job, "program");
   std::string out =
-      fmt::format("job {}{}: {}", text_of(job, "job_id"),
-                  program.empty() ? "" : fmt::format(" ({})", program), text_of(job, "state"));
+      fmt::format("job {}{}: {}", field_text(job, "job_id"),
+                  program.empty() ? "" : fmt::format(" ({})", program), field_text(job, "state"));
   if (const auto round = job.at("round").get<std::int64_t>(); round >= 0) {
     out += fmt::format(", round {}", round);
   }
@@ -99,20 +96,20 @@ std::string heading(const json& job) {
 std::string late_line(const json& late) {
   return fmt::format(
       "  late: rank {} ({}) computes {:.4g} ms a step, the others {:.4g} ms (median), for {}\n",
-      late.at("rank").get<int>(), text_of(late, "host"), late.at("computes_ms").get<double>(),
+      late.at("rank").get<int>(), field_text(late, "host"), late.at("computes_ms").get<double>(),
       late.at("others_ms").get<double>(), duration_text(late.at("since_ms").get<double>() / 1'000));
 }
 
 std::string job_text(const json& job) {
   std::string out = heading(job);
   if (job.contains("waiting_for")) {
-    out += fmt::format("  waiting for: {}\n", text_of(job, "waiting_for"));
+    out += fmt::format("  waiting for: {}\n", field_text(job, "waiting_for"));
   }
   if (const auto failure = job.find("first_failure"); failure != job.end()) {
     out += fmt::format("  first failure: round {}: {}\n", failure->at("round").get<std::int64_t>(),
-                       text_of(*failure, "text"));
+                       field_text(*failure, "text"));
     if (failure->contains("log_path")) {
-      out += fmt::format("  its log: {}\n", text_of(*failure, "log_path"));
+      out += fmt::format("  its log: {}\n", field_text(*failure, "log_path"));
     }
   }
   if (const auto all = job.find("late"); all != job.end()) {
@@ -120,15 +117,16 @@ std::string job_text(const json& job) {
   }
   for (const json& node : job.at("nodes")) {
     for (const json& wait : node.value("waits", json::array()))
-      out += fmt::format("  on {}: {}\n", text_of(node, "host"),
+      out += fmt::format("  on {}: {}\n", field_text(node, "host"),
                          terminal::harmless(wait.get<std::string>()));
   }
   for (const json& node : job.value("left_out", json::array())) {
-    out += fmt::format("  left out: {}: {}\n", text_of(node, "host"), text_of(node, "reason"));
+    out +=
+        fmt::format("  left out: {}: {}\n", field_text(node, "host"), field_text(node, "reason"));
   }
   if (job.contains("exit_code")) {
     out += fmt::format("  over with status {}: {}\n", job["exit_code"].get<int>(),
-                       text_of(job, "summary"));
+                       field_text(job, "summary"));
   }
   const json& nodes = job.at("nodes");
   if (nodes.empty()) return out;
@@ -172,4 +170,4 @@ Result<std::string> status_text(std::string_view page) {
   }
 }
 
-}  // namespace ddp::run
+}  // namespace ddp::status

@@ -1,0 +1,325 @@
+// ddp-top, which `ddp-run top` becomes: draws top_screen with curses, once a second.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <clocale>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <langinfo.h>
+#include <ncursesw/curses.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "common/base/exit_error.h"
+#include "common/terminal/terminal.h"
+#include "launcher/page/page_document.h"
+#include "launcher/status/ask_daemon.h"
+#include "launcher/status/top_screen.h"
+
+namespace ddp::status {
+namespace {
+
+using nlohmann::json;
+
+constexpr Duration kInterval{1'000};
+constexpr int kEscape = 27;
+constexpr const char* kHelp =
+    "ddp-run top HOST[:PORT]\n\nShows a running job in the terminal, once a second: curves, ranks, "
+    "what they wait for, rounds, checkpoints. HOST:PORT\nis the rendezvous' endpoint (default port "
+    "29400). A browser shows the same at http://HOST:PORT/.\n\nKeys: arrows choose a rank, Enter "
+    "shows its last lines, PageUp and PageDown scroll, j the next job, q ends.\n";
+
+class Top {
+ public:
+  explicit Top(HostPort endpoint) : endpoint_(std::move(endpoint)) {}
+
+  // The first answer, before the screen is taken.
+  Result<void> begin() { return ask(); }
+  void run();
+
+ private:
+  Result<void> ask();
+  void draw();
+  void draw_job();
+  void draw_lines(const std::vector<Line>& lines);
+  void draw_text(const std::string& title, const std::string& text);
+  void draw_footer() const;
+  bool take_key(int key);
+  std::string output() const;
+  const json* job() const;
+
+  HostPort endpoint_;
+  json jobs_ = json::object();
+  std::string lost_;  // Why the last question was not answered.
+  std::size_t job_ = 0;
+  TopView view_;
+  int top_line_ = 0;  // The first line on the screen.
+  int num_lines_ = 0;
+  bool shows_output_ = false;
+};
+
+const json* Top::job() const {
+  if (jobs_.empty()) return nullptr;
+  std::size_t place = job_ % jobs_.size();
+  for (const json& job : jobs_) {
+    if (place-- == 0) return &job;
+  }
+  return nullptr;
+}
+
+Result<void> Top::ask() {
+  const auto status = ask_daemon(endpoint_, "/status");
+  if (!status) return status.error();
+  const auto history = ask_daemon(endpoint_, "/history");
+  if (!history) return history.error();
+  try {
+    jobs_ = page::page_document(json::parse(*status).at("jobs"), json::parse(*history).at("jobs"))
+                .at("jobs");
+  } catch (const json::exception& error) {
+    return exit_error(kExitPortInUse, "what answers there is not a rendezvous: {}", error.what());
+  }
+  return {};
+}
+
+short colour_of(Style style) {
+  switch (style) {
+    case Style::kGood:
+      return 1;
+    case Style::kBehind:
+      return 2;
+    case Style::kLate:
+      return 3;
+    case Style::kBad:
+      return 4;
+    case Style::kIdle:
+      return 5;
+    case Style::kEnding:
+      return 6;
+    default:
+      return 0;
+  }
+}
+
+attr_t attributes_of(const Span& span) {
+  attr_t attributes = COLOR_PAIR(colour_of(span.style));
+  if (span.style == Style::kBold) attributes |= A_BOLD;
+  if (span.style == Style::kSoft) attributes |= A_DIM;
+  if (span.marked) attributes |= A_REVERSE;
+  return attributes;
+}
+
+void begin_colours() {
+  if (!has_colors()) return;
+  start_color();
+  use_default_colors();
+  init_pair(1, COLOR_GREEN, -1);
+  init_pair(2, COLOR_YELLOW, -1);
+  init_pair(3, COLOR_YELLOW, -1);
+  init_pair(4, COLOR_RED, -1);
+  init_pair(5, COLOR_CYAN, -1);
+  init_pair(6, COLOR_MAGENTA, -1);
+}
+
+void Top::draw_lines(const std::vector<Line>& lines) {
+  num_lines_ = static_cast<int>(lines.size());
+  top_line_ = std::clamp(top_line_, 0, std::max(num_lines_ - (LINES - 1), 0));
+  for (int row = 0; row < LINES - 1 && top_line_ + row < num_lines_; ++row) {
+    move(row, 0);
+    for (const Span& span : lines[static_cast<std::size_t>(top_line_ + row)]) {
+      attrset(attributes_of(span));
+      addstr(span.text.c_str());
+    }
+    attrset(A_NORMAL);
+  }
+}
+
+// The end of a text that may be long.
+void Top::draw_text(const std::string& title, const std::string& text) {
+  std::vector<Line> lines{{{title, Style::kBold}}};
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = terminal::harmless(text.substr(begin, end - begin));
+    lines.push_back({{line.substr(0, static_cast<std::size_t>(std::max(COLS - 1, 1)))}});
+    begin = end + 1;
+  }
+  const int skipped = std::max(static_cast<int>(lines.size()) - (LINES - 1), 0);
+  lines.erase(lines.begin() + 1,
+              lines.begin() + 1 + std::min(skipped, static_cast<int>(lines.size()) - 1));
+  top_line_ = 0;
+  draw_lines(lines);
+}
+
+// The last lines of the marked rank, or why there are none.
+std::string Top::output() const {
+  const std::vector<Cell> cells = cells_of(*job());
+  if (view_.marked >= cells.size() || cells[view_.marked].rank < 0) return "no rank is marked";
+  std::string id;
+  for (const unsigned char c : job()->at("job_id").get<std::string>())
+    id += fmt::format("%{:02x}", c);
+  const auto page =
+      ask_daemon(endpoint_, fmt::format("/output?job={}&rank={}", id, cells[view_.marked].rank));
+  if (!page) {
+    return "There is no output: the rank does not run now, or the job has a token, or this is "
+           "another "
+           "machine and it has none. The page in a browser says which.";
+  }
+  const json answer = json::parse(*page, nullptr, false);
+  if (!answer.is_object()) return "the answer is not readable";
+  const std::string text = answer.value("out", "") + answer.value("err", "");
+  return text.empty() ? "It has written nothing yet." : text;
+}
+
+// What the daemon says may be anything.
+void Top::draw() {
+  erase();
+  try {
+    draw_job();
+  } catch (const std::exception& error) {
+    lost_ = error.what();
+  }
+  draw_footer();
+  refresh();
+}
+
+void Top::draw_job() {
+  view_.width = std::max(COLS - 1, 20);
+  if (job() == nullptr) {
+    mvaddstr(0, 0, "no job has joined yet");
+  } else if (shows_output_) {
+    const std::vector<Cell> cells = cells_of(*job());
+    const int rank = view_.marked < cells.size() ? cells[view_.marked].rank : -1;
+    draw_text(fmt::format("rank {}: last lines", rank), output());
+  } else {
+    const std::size_t cells = cells_of(*job()).size();
+    view_.marked = std::min(view_.marked, cells == 0 ? 0 : cells - 1);
+    draw_lines(top_screen(*job(), view_));
+  }
+}
+
+void Top::draw_footer() const {
+  const std::string more =
+      jobs_.size() > 1 ? fmt::format(" · job {} of {}: j", job_ % jobs_.size() + 1, jobs_.size())
+                       : "";
+  const std::string keys = shows_output_
+                               ? " Escape: back · q: end"
+                               : " arrows: rank · Enter: its output · PageUp, PageDown · q: end";
+  const std::string text = lost_.empty() ? keys + more : " no answer; trying again · q: end";
+  attron(A_REVERSE);
+  mvaddnstr(LINES - 1, 0, fmt::format("{:<{}}", text, std::max(COLS - 1, 1)).c_str(), -1);
+  attroff(A_REVERSE);
+}
+
+// False: to end.
+bool Top::take_key(int key) {
+  const int columns = std::max(view_.width / 6, 1);
+  const auto step = [this](int by) {
+    const int count = job() != nullptr ? static_cast<int>(cells_of(*job()).size()) : 0;
+    view_.marked = static_cast<std::size_t>(
+        std::clamp(static_cast<int>(view_.marked) + by, 0, std::max(count - 1, 0)));
+  };
+  switch (key) {
+    case 'q':
+      return false;
+    case kEscape:
+      shows_output_ = false;
+      break;
+    case '\n':
+    case KEY_ENTER:
+      shows_output_ = job() != nullptr;
+      break;
+    case 'j':
+      ++job_;
+      break;
+    case KEY_LEFT:
+      step(-1);
+      break;
+    case KEY_RIGHT:
+      step(1);
+      break;
+    case KEY_UP:
+      step(-columns);
+      break;
+    case KEY_DOWN:
+      step(columns);
+      break;
+    case KEY_NPAGE:
+      top_line_ += LINES - 2;
+      break;
+    case KEY_PPAGE:
+      top_line_ -= LINES - 2;
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
+// Gives the terminal back, however this ends.
+struct Curses {
+  Curses() {
+    set_escdelay(25);
+    initscr();
+    begin_colours();
+    cbreak();
+    noecho();
+    curs_set(0);
+    keypad(stdscr, TRUE);
+  }
+  ~Curses() { endwin(); }
+  Curses(const Curses&) = delete;
+  Curses& operator=(const Curses&) = delete;
+};
+
+void Top::run() {
+  view_.blocks = std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
+  const Curses curses;
+  TimePoint next = Clock::now() + kInterval;
+  while (true) {
+    draw();
+    const auto left = std::chrono::duration_cast<Duration>(next - Clock::now());
+    timeout(static_cast<int>(std::max<Duration::rep>(left.count(), 0)));
+    const int key = getch();
+    if (key != ERR && !take_key(key)) break;
+    if (Clock::now() < next) continue;
+    next = Clock::now() + kInterval;
+    const auto asked = ask();
+    lost_ = asked ? "" : asked.error().message;
+  }
+}
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto refuse = [](int status, const std::string& why) {
+    std::fprintf(stderr, "ddp-run top: %s\n", why.c_str());
+    return status;
+  };
+  if (arguments.size() == 1 && (arguments[0] == "--help" || arguments[0] == "-h")) {
+    std::fputs(kHelp, stdout);
+    return kExitSuccess;
+  }
+  if (arguments.size() != 1 || arguments[0].starts_with('-'))
+    return refuse(kExitUsage, "write ddp-run top HOST[:PORT]");
+  const auto endpoint = parse_daemon(arguments[0]);
+  if (!endpoint) return refuse(exit_code_of(endpoint.error()), endpoint.error().message);
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
+    return refuse(kExitUsage, "this is no terminal; ddp-run status prints once, or with --watch");
+  std::setlocale(LC_ALL, "");
+  Top top(*endpoint);
+  if (const auto begun = top.begin(); !begun)
+    return refuse(exit_code_of(begun.error()), begun.error().message);
+  top.run();
+  return kExitSuccess;
+}
+
+}  // namespace
+}  // namespace ddp::status
+
+int main(int argc, char** argv) { return ddp::status::main(argc, argv); }
