@@ -162,8 +162,8 @@ std::string Top::output() const {
   const std::vector<Cell> cells = cells_of(*job());
   if (view_.marked >= cells.size() || cells[view_.marked].rank < 0) return "no rank is marked";
   std::string id;
-  for (const unsigned char c : job()->at("job_id").get<std::string>())
-    id += fmt::format("%{:02x}", c);
+  for (const char c : job()->at("job_id").get<std::string>())
+    id += fmt::format("%{:02x}", static_cast<unsigned char>(c));
   const auto page =
       ask_daemon(endpoint_, fmt::format("/output?job={}&rank={}", id, cells[view_.marked].rank));
   if (!page) {
