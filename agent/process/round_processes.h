@@ -97,7 +97,7 @@ class RoundProcesses {
   void request_checkpoint();
   // Those of `local_ranks` that do not wait for another rank in an operation of the round.
   std::set<int> hung(const std::set<int>& local_ranks) const;
-  // Sentences about what the workers wait for now, if an operation has waited for a second.
+  // What the workers wait for now, in sentences; none unless an operation has waited for a second.
   std::vector<std::string> waits() const;
   // What has become of checkpoints of this node's workers since the last call.
   std::vector<wire::SavedShare> take_saved() { return std::exchange(saved_, {}); }

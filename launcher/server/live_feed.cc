@@ -5,15 +5,14 @@
 
 #include <fmt/format.h>
 
+#include "common/wire/json_messages.h"
 #include "launcher/page/merge_patch.h"
 
 namespace ddp::server {
 namespace {
 
 std::string event(std::string_view name, const nlohmann::json& data) {
-  // Names come from agents and need not be UTF-8.
-  return fmt::format("event: {}\ndata: {}\n\n", name,
-                     data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return fmt::format("event: {}\ndata: {}\n\n", name, wire::dump_json(data));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/wire/json_messages.h"
 #include "launcher/server/metrics_text.h"
 
 namespace ddp::server {
@@ -163,7 +164,7 @@ std::string status_page(const DaemonFacts& facts) {
 
 std::string history_page(const nlohmann::json& jobs) {
   const nlohmann::json page{{"jobs", jobs}};
-  return page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return wire::dump_json(page) + "\n";
 }
 
 std::string metrics_page(const DaemonFacts& facts) {

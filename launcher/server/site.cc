@@ -10,6 +10,7 @@
 
 #include "common/base/parse_number.h"
 #include "common/base/random_hex.h"
+#include "common/wire/json_messages.h"
 #include "launcher/page/page.h"
 #include "launcher/page/page_document.h"
 
@@ -24,8 +25,7 @@ std::int64_t now_in_seconds() {
 }
 
 HttpPage json_page(const nlohmann::json& value) {
-  return {"application/json",
-          value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"};
+  return {"application/json", wire::dump_json(value) + "\n"};
 }
 
 HttpPage html_page() {

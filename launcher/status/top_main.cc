@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <clocale>
 #include <cstdio>
@@ -62,7 +63,6 @@ class Top {
   std::size_t job_ = 0;
   TopView view_;
   int top_line_ = 0;  // The first line on the screen.
-  int num_lines_ = 0;
   bool shows_output_ = false;
 };
 
@@ -89,27 +89,22 @@ Result<void> Top::ask() {
   return {};
 }
 
-short colour_of(Style style) {
-  switch (style) {
-    case Style::kGood:
-      return 1;
-    case Style::kBehind:
-      return 2;
-    case Style::kLate:
-      return 3;
-    case Style::kBad:
-      return 4;
-    case Style::kIdle:
-      return 5;
-    case Style::kEnding:
-      return 6;
-    default:
-      return 0;
-  }
+// curses calls a colour by the number of a pair: that of its style.
+constexpr std::array<std::pair<Style, short>, 6> kColours{{{Style::kGood, COLOR_GREEN},
+                                                           {Style::kBehind, COLOR_YELLOW},
+                                                           {Style::kLate, COLOR_YELLOW},
+                                                           {Style::kBad, COLOR_RED},
+                                                           {Style::kIdle, COLOR_CYAN},
+                                                           {Style::kEnding, COLOR_MAGENTA}}};
+
+short pair_of(Style style) {
+  const bool has_colour =
+      std::ranges::any_of(kColours, [style](const auto& each) { return each.first == style; });
+  return static_cast<short>(has_colour ? static_cast<int>(style) : 0);
 }
 
 attr_t attributes_of(const Span& span) {
-  attr_t attributes = COLOR_PAIR(colour_of(span.style));
+  attr_t attributes = COLOR_PAIR(pair_of(span.style));
   if (span.style == Style::kBold) attributes |= A_BOLD;
   if (span.style == Style::kSoft) attributes |= A_DIM;
   if (span.marked) attributes |= A_REVERSE;
@@ -120,18 +115,13 @@ void begin_colours() {
   if (!has_colors()) return;
   start_color();
   use_default_colors();
-  init_pair(1, COLOR_GREEN, -1);
-  init_pair(2, COLOR_YELLOW, -1);
-  init_pair(3, COLOR_YELLOW, -1);
-  init_pair(4, COLOR_RED, -1);
-  init_pair(5, COLOR_CYAN, -1);
-  init_pair(6, COLOR_MAGENTA, -1);
+  for (const auto& [style, colour] : kColours) init_pair(pair_of(style), colour, -1);
 }
 
 void Top::draw_lines(const std::vector<Line>& lines) {
-  num_lines_ = static_cast<int>(lines.size());
-  top_line_ = std::clamp(top_line_, 0, std::max(num_lines_ - (LINES - 1), 0));
-  for (int row = 0; row < LINES - 1 && top_line_ + row < num_lines_; ++row) {
+  const int count = static_cast<int>(lines.size());
+  top_line_ = std::clamp(top_line_, 0, std::max(count - (LINES - 1), 0));
+  for (int row = 0; row < LINES - 1 && top_line_ + row < count; ++row) {
     move(row, 0);
     for (const Span& span : lines[static_cast<std::size_t>(top_line_ + row)]) {
       attrset(attributes_of(span));

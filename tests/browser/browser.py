@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -67,14 +66,10 @@ class Browser:
 
     def wait_for(self, condition, limit_s=LIMIT_S):
         """Until a JavaScript expression is true; gives its value."""
-        deadline = time.monotonic() + limit_s
-        while True:
-            value = self.run(condition)
-            if value:
-                return value
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {limit_s} s: {condition}\n{self.text('body')}")
-            time.sleep(0.05)
+        try:
+            return jobs.wait_until(lambda: self.run(condition), limit_s, condition)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.text('body')}") from None
 
     def text(self, selector):
         return self.run("(document.querySelector(arguments[0]) || {}).innerText || ''", selector)

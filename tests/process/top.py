@@ -14,7 +14,7 @@ from tmux import Tmux  # noqa: E402
 
 LIMIT_S = 240
 SIZES = ((80, 24), (200, 50))
-# Says a line a second, so that there is something to see.
+# Says a line again and again, so that there is something to see.
 WORKER = "import sys, time\nwhile True:\n  print('a line of rank', __import__('os').environ['RANK'], flush=True)\n  time.sleep(0.2)\n"
 
 
