@@ -93,6 +93,14 @@ INSTANTIATE_TEST_SUITE_P(
                    VoterChange{Kind::kRemove, 2}}),
     [](const auto& test) { return test.param.name; });
 
+// With both successors in, one more loss before the lost ones go would leave no majority.
+TEST(VotersOfFive, OfTwoLostOnesTheFirstGoesBeforeTheSecondsSuccessorComes) {
+  const std::vector<Server> servers{{1, true}, {2, true}, {3, true},
+                                    {4, true}, {5, true}, {6, true}};
+  EXPECT_EQ(next_voter_change(servers, kOwn, {1, 2, 3, 6, 7}, {2, 3, 6}, 5),
+            (VoterChange{Kind::kRemove, 4}));
+}
+
 // ---- messages ----
 
 ReplicaMessage raft_message() {
@@ -583,6 +591,20 @@ TEST(Founders, LearnOfTheGroupThatHasBegunTheJob) {
   office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
   for (int i = 0; i < 10; ++i) office.pass(Duration(20));
   EXPECT_FALSE(office.of(4).leads());
+}
+
+// Nobody can lead the earlier group any more.
+TEST(Founders, BeginAnewAfterAGroupWithoutALeader) {
+  Office office;
+  office.coordinator().store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  office.end(1);
+  office.end(3);
+  for (int i = 0; i < 550; ++i) office.pass(Duration(20));
+  office.found(4);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.of(4).leads());
 }
 
 // Another one may lead by then.
