@@ -1,0 +1,197 @@
+// Which ddp-run coordinates, and how others come to vote: several JobReplicas, without a network.
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "launcher/replicas/job_replica.h"
+#include "launcher/replicas/raft_member.h"
+#include "launcher/replicas/replica_message.h"
+
+namespace ddp::replicas {
+namespace {
+
+// A coordinator and two others, whose messages the test delivers.
+class Office {
+ public:
+  explicit Office(MemberId members = 3) {
+    for (MemberId id = 1; id <= members; ++id) make(id);
+    replicas_[1]->found(now_);
+    for (MemberId id = 2; id <= members; ++id) {
+      replicas_[id]->join(now_);
+      replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
+    }
+    for (int i = 0; i < 50; ++i) pass(Duration(20));
+  }
+  JobReplica& coordinator() { return *replicas_[1]; }
+  JobReplica& of(MemberId id) { return *replicas_.at(id); }
+  TimePoint now() const { return now_; }
+  void found(MemberId id) {
+    make(id);
+    replicas_[id]->found(now_);
+  }
+  void deliver() {
+    while (!on_its_way_.empty()) {
+      const auto [to, message] = on_its_way_.front();
+      on_its_way_.pop_front();
+      const auto receiver = replicas_.find(static_cast<MemberId>(to));
+      if (receiver != replicas_.end()) receiver->second->receive(now_, message);
+    }
+  }
+  void stand_still(Duration time) { now_ += time; }
+  // The coordinator sends what libraft has kept back for the next heartbeat.
+  void beat() {
+    now_ += Duration(120);
+    replicas_[1]->tick(now_);
+  }
+  // One turn of everybody.
+  void pass(Duration time) {
+    now_ += time;
+    for (const auto& [id, replica] : replicas_) replica->tick(now_);
+    deliver();
+  }
+  // What others have received and answered, but the coordinator has not.
+  void let_others_answer() {
+    std::deque<std::pair<int, ReplicaMessage>> answers;
+    while (!on_its_way_.empty()) {
+      const auto [to, message] = on_its_way_.front();
+      on_its_way_.pop_front();
+      if (to == 1) {
+        answers.emplace_back(to, message);
+      } else {
+        replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+      }
+    }
+    on_its_way_ = answers;
+  }
+  // The process ends, and the kernel closes its connections.
+  void end(MemberId member) {
+    replicas_.erase(member);
+    for (const auto& [id, replica] : replicas_)
+      replica->on_closed(now_, {.host = "n", .port = static_cast<int>(member)});
+  }
+  bool is_silent() const { return on_its_way_.empty(); }
+  void receive_one() {
+    const auto [to, message] = on_its_way_.front();
+    on_its_way_.pop_front();
+    replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+  }
+
+ private:
+  void make(MemberId id) {
+    replicas_[id] = std::make_unique<JobReplica>(
+        id, HostPort{.host = "n", .port = static_cast<int>(id)},
+        ReplicaOptions{.job_id = "job", .raft = {.seed = static_cast<std::uint32_t>(id)}},
+        JobReplica::Events{.send =
+                               [this](const HostPort& to, const ReplicaMessage& message) {
+                                 on_its_way_.emplace_back(to.port, message);
+                               },
+                           .won = [](const rendezvous::JobRecord&) {},
+                           .lost = [] {},
+                           .moved = [](const HostPort&) {}});
+  }
+
+  TimePoint now_{Duration(1'000'000)};
+  std::map<MemberId, std::unique_ptr<JobReplica>> replicas_;
+  std::deque<std::pair<int, ReplicaMessage>> on_its_way_;
+};
+
+rendezvous::JobRecord record_of(Round next_round) {
+  rendezvous::JobRecord record;
+  record.job_id = "job";
+  record.next_round = next_round;
+  return record;
+}
+
+TEST(Coordinators, ActWhenAMajorityHasAnswered) {
+  Office office;
+  ASSERT_TRUE(office.coordinator().is_settled());
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  office.beat();
+  EXPECT_FALSE(stored);
+  office.deliver();
+  EXPECT_TRUE(stored);
+}
+
+std::set<MemberId> voters_of(const JobReplica& replica) {
+  std::set<MemberId> voters;
+  for (const RaftMember::Server& server : replica.servers()) {
+    if (server.votes) voters.insert(server.id);
+  }
+  return voters;
+}
+
+// Else the next loss within a second would leave no majority.
+TEST(Coordinators, ReplaceAVoterThatHasEndedAtOnce) {
+  Office office(4);
+  std::set<MemberId> voters = voters_of(office.coordinator());
+  ASSERT_EQ(voters.size(), 3u);
+  const MemberId lost = *voters.rbegin();
+  office.end(lost);
+  for (int i = 0; i < 9; ++i) office.pass(Duration(20));
+  EXPECT_FALSE(office.coordinator().is_settled());
+  for (int i = 0; i < 25; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.coordinator().is_settled());
+  voters = voters_of(office.coordinator());
+  EXPECT_EQ(voters.size(), 3u);
+  EXPECT_FALSE(voters.contains(lost));
+}
+
+// As if its host had been started again while the coordinator is lost. An agent that joins there
+// may have been in no round, although its ddp-run knows of some.
+TEST(Founders, LearnOfTheGroupThatHasBegunTheJob) {
+  Office office;
+  office.coordinator().store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  office.end(1);
+  office.found(4);
+  EXPECT_TRUE(office.of(4).leads());
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  EXPECT_FALSE(office.of(4).leads());
+}
+
+// Nobody can lead the earlier group any more.
+TEST(Founders, BeginAnewAfterAGroupWithoutALeader) {
+  Office office;
+  office.coordinator().store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  office.end(1);
+  office.end(3);
+  for (int i = 0; i < 550; ++i) office.pass(Duration(20));
+  office.found(4);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.of(4).leads());
+}
+
+// Another one may lead by then.
+TEST(Coordinators, AskAgainIfTheAnswerComesLate) {
+  Office office;
+  ASSERT_TRUE(office.coordinator().is_settled());
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  office.beat();
+  office.let_others_answer();
+  office.stand_still(Duration(670));
+  ASSERT_FALSE(office.is_silent());
+  office.receive_one();
+  EXPECT_FALSE(stored);
+  office.beat();
+  office.deliver();
+  EXPECT_TRUE(stored);
+}
+
+TEST(MemberIds, DifferByNode) {
+  EXPECT_NE(member_id("0011223344556677"), member_id("0011223344556678"));
+  EXPECT_NE(member_id(""), 0u);
+}
+
+}  // namespace
+}  // namespace ddp::replicas
