@@ -112,6 +112,7 @@ Result<Manifest> parse_members(const json& root) {
   manifest.round = integer<Round>(root.at("round"));
   manifest.world_size = integer<int>(root.at("world_size"));
   manifest.save_id = root.value("save", std::string());
+  manifest.seconds = root.value("seconds", -1.0);
   if (manifest.step < 0 || manifest.world_size < 1) {
     return corrupt("step {} and world size {} are not possible", manifest.step,
                    manifest.world_size);
@@ -182,10 +183,11 @@ Result<std::string> manifest_to_text(const Manifest& manifest) {
   try {
     text = fmt::format(
         "{{\n\"format\":\"{}\",\n\"version\":{},\n\"step\":{},\n\"epoch\":{},\n\"world_size\":{},\n"
-        "\"round\":{},\n{}\"state\":{},\n\"rank_state\":{},\n\"files\":{},\n\"tensors\":{},\n",
+        "\"round\":{},\n{}{}\"state\":{},\n\"rank_state\":{},\n\"files\":{},\n\"tensors\":{},\n",
         kFormat, kFormatVersion, manifest.step, manifest.epoch, manifest.world_size, manifest.round,
         manifest.save_id.empty() ? ""
                                  : fmt::format("\"save\":{},\n", json(manifest.save_id).dump()),
+        manifest.seconds < 0 ? "" : fmt::format("\"seconds\":{},\n", json(manifest.seconds).dump()),
         state->dump(), rank_state->dump(), lines_of(manifest.files), lines_of(manifest.tensors));
   } catch (const json::exception& error) {
     return make_error(Errc::kInvalidArgument, "a name is not UTF-8: {}", error.what());

@@ -42,6 +42,7 @@ struct Manifest {
   int world_size = 1;
   Round round = 0;
   std::string save_id;  // Of the save that wrote it; unique; may be empty.
+  double seconds = -1;  // How long writing took; -1: not known.
   nlohmann::json state = nlohmann::json::object();  // Replicated values.
   std::vector<nlohmann::json> rank_state;           // world_size objects.
   std::vector<FileRecord> files;

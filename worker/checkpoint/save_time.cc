@@ -16,7 +16,7 @@ constexpr std::size_t kSmallestPiece = 4096;
 }  // namespace
 
 SaveTime::SaveTime(const WriterOptions& options, std::uint64_t bytes_per_second)
-    : options_(&options), rate_(bytes_per_second), next_(now()) {}
+    : options_(&options), rate_(bytes_per_second), begin_(now()), next_(begin_) {}
 
 Result<void> SaveTime::alive() const {
   if (!options_->cancelled || !options_->cancelled()) return {};

@@ -16,6 +16,8 @@ class SaveTime {
   // The options must outlive the object. 0 bytes per second: no limit.
   SaveTime(const WriterOptions& options, std::uint64_t bytes_per_second);
 
+  // Since the object was made.
+  double seconds() const { return std::chrono::duration<double>(now() - begin_).count(); }
   TimePoint now() const { return options_->now ? options_->now() : Clock::now(); }
   // kAborted if the save has been cancelled.
   Result<void> alive() const;
@@ -29,6 +31,7 @@ class SaveTime {
 
   const WriterOptions* options_;
   std::uint64_t rate_;
+  TimePoint begin_;
   TimePoint next_;  // When the next piece may go.
 };
 

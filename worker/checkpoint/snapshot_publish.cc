@@ -135,9 +135,10 @@ Result<Manifest> merge_parts(SaveFolder& folder, const SnapshotPlan& plan) {
 
 // Writes the manifest durably. If a killed publisher left an unfinished one, makes it again from
 // the parts, which still exist.
-Result<void> add_manifest(SaveFolder& folder, const SnapshotPlan& plan) {
+Result<void> add_manifest(SaveFolder& folder, const SnapshotPlan& plan, const SaveTime& time) {
   auto merged = merge_parts(folder, plan);
   if (!merged) return merged.error();
+  merged->seconds = time.seconds();
   auto there = folder.has_manifest();
   if (!there) return there.error();
   if (*there) {
@@ -164,12 +165,13 @@ Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const Snapshot
   if (!folder.read_manifest()) {
     PartsWait parts(folder, files, plan, time, options);
     if (auto complete = parts.run(); !complete) return complete.error();
-    if (auto added = add_manifest(folder, plan); !added) return added.error();
+    if (auto added = add_manifest(folder, plan, time); !added) return added.error();
   }
   // A writer that stood still for too long may go on after all, when its save has been reported as
   // failed.
   if (auto alive = time.alive(); !alive) return alive.error();
   remove_parts(folder, warnings);
+  if (options.before_visible) options.before_visible();
   return folder.directory().make_visible(folder.path(), plan.step);
 }
 

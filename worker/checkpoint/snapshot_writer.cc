@@ -58,10 +58,9 @@ class Writing {
   }
 
   Result<Written> run() {
-    const TimePoint begin = time_.now();
     auto done = plan_.publishes() ? publish() : contribute();
     if (!done) return given_up(done.error());
-    written_.seconds = std::chrono::duration<double>(time_.now() - begin).count();
+    written_.seconds = time_.seconds();
     return written_;
   }
 

@@ -29,6 +29,8 @@ struct WriterOptions {
   // Called often. Once it returns true, the save fails with kAborted and is cleaned up. May be
   // empty.
   std::function<bool()> cancelled;
+  // Called by the publisher just before the checkpoint becomes visible. May be empty.
+  std::function<void()> before_visible = {};
   // Only rename old checkpoints. The caller removes them (Directory::remove_retired) after it has
   // reported the result, because freeing a large file takes a while.
   bool leaves_retired = false;

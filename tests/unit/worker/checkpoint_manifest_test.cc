@@ -22,6 +22,7 @@ Manifest sample() {
   manifest.epoch = 5;
   manifest.world_size = 2;
   manifest.round = 7;
+  manifest.seconds = 0.1;
   manifest.state = {{"lr", 0.1}, {"name", "line\nand \"quote\" é"}, {"n", -3}, {"on", true}};
   manifest.rank_state = {{{"position", 1}}, {{"position", 2}}};
   manifest.files = {{"shard-00000.safetensors", 100, std::string(32, 'a')},
@@ -53,6 +54,7 @@ TEST(Manifest, RoundTrips) {
   EXPECT_EQ(back->step, 1234);
   EXPECT_EQ(back->epoch, 5);
   EXPECT_EQ(back->round, 7);
+  EXPECT_EQ(back->seconds, 0.1);
   EXPECT_EQ(back->state, sample().state);
   EXPECT_EQ(back->rank_state, sample().rank_state);
   ASSERT_EQ(back->tensors.size(), 2u);
@@ -60,6 +62,12 @@ TEST(Manifest, RoundTrips) {
   EXPECT_EQ(back->tensors[1].rank, 1);
   EXPECT_EQ(back->tensors[0].shape, (std::vector<std::int64_t>{2, 3}));
   EXPECT_EQ(back->find_file("rank-00001.safetensors")->bytes, 0u);
+}
+
+TEST(Manifest, OneOfAnOlderProgramDoesNotSayHowLongWritingTook) {
+  const auto older = parse_manifest(forged("\"seconds\":0.1,\n", ""));
+  ASSERT_TRUE(older) << older.error().message;
+  EXPECT_LT(older->seconds, 0);
 }
 
 TEST(Manifest, EveryFlippedByteAndTruncationIsCorrupt) {
