@@ -7,7 +7,9 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -368,6 +370,70 @@ TEST_F(AsyncCheckpointTest, ASaveThatEndsLeavesTheProofOfTheNextRoundAlone) {
   EXPECT_TRUE(disk.met);
   EXPECT_THAT(second.warnings(), IsEmpty());
   EXPECT_THAT(test::names_in(path()), ElementsAre("latest", "step-0000000007"));
+}
+
+// Whatever is killed: a training that goes on from a checkpoint has been told how long it has held
+// training up, and can ask how long writing took.
+TEST_F(AsyncCheckpointTest, TimesAreToldBeforeTheCheckpointCanBeLoadedAndOnceItIsThere) {
+  for (const bool asynchronous : {true, false}) {
+    TempDir folder;
+    CheckpointOptions chosen;
+    chosen.directory = folder.path();
+    chosen.asynchronous = asynchronous;
+    run_ranks({2}, [&](const GroupPtr& group) {
+      Net net;
+      std::vector<std::string> told;
+      const auto note = [&](const char* what, std::int64_t step, double seconds) {
+        EXPECT_EQ(group->rank(), 0);
+        EXPECT_GE(seconds, 0);
+        EXPECT_LT(seconds, 300);
+        const std::string name = fmt::format("step-{:010}", step);
+        const bool there = std::filesystem::exists(folder.path() / name);
+        told.push_back(fmt::format("{} {}{}", step, what, there ? "" : " before it is there"));
+      };
+      Checkpointer checkpointer(chosen, group);
+      checkpointer.add_module("net", net);
+      checkpointer.tell_times(
+          {.held = [&](std::int64_t step, double seconds) { note("held", step, seconds); },
+           .written = [&](std::int64_t step, double seconds) { note("written", step, seconds); }});
+      ASSERT_TRUE(checkpointer.prepare());
+      for (const std::int64_t step : {4, 8}) ASSERT_TRUE(checkpointer.save(step));
+      ASSERT_TRUE(checkpointer.wait());
+      checkpointer.tell_newest(7);
+      checkpointer.tell_newest(3);
+      if (group->rank() != 0) {
+        EXPECT_THAT(told, IsEmpty());
+        return;
+      }
+      EXPECT_THAT(told, ElementsAre("4 held before it is there", "4 written",
+                                    "8 held before it is there", "8 written", "4 written"));
+    });
+  }
+}
+
+TEST_F(AsyncCheckpointTest, TheTimeOfASaveOfAnEarlierRoundIsTold) {
+  const auto writer = std::make_shared<CheckpointWriter>();
+  Net net;
+  {
+    Checkpointer first(options(), group_, writer);
+    first.add_module("net", net);
+    ASSERT_TRUE(first.prepare());
+    ASSERT_TRUE(first.save(4));
+  }
+  // Step 4 is made again where the training goes on before it.
+  for (const std::int64_t step : {4, 8}) {
+    std::vector<std::int64_t> told;
+    Checkpointer next(options(), group_, writer);
+    next.add_module("net", net);
+    next.tell_times({.held = {}, .written = [&](std::int64_t of, double) { told.push_back(of); }});
+    ASSERT_TRUE(next.prepare());
+    ASSERT_TRUE(next.save(step));
+    if (step == 4) {
+      EXPECT_THAT(told, IsEmpty());
+    } else {
+      EXPECT_THAT(told, ElementsAre(4));
+    }
+  }
 }
 
 TEST_F(AsyncCheckpointTest, AFailureInAnEarlierRoundIsAWarning) {

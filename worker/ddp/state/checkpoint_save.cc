@@ -2,6 +2,7 @@
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -158,23 +159,52 @@ Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
   return agree(*group, same, kSaveTag);
 }
 
-// Learns what has been written meanwhile.
-void Checkpointer::Impl::note_finished() {
+// Learns what has been written meanwhile. before_step: what began in an earlier round at this step
+// or later is made again now.
+void Checkpointer::Impl::note_finished(std::int64_t before_step) {
   for (FinishedSave& save : writer->impl().take_finished()) {
-    if (pending_ && save.id == pending_->id) {
-      pending_->result = std::move(save.result);
+    if (!pending_ || save.id != pending_->id) {
+      note_earlier(std::move(save), before_step);
       continue;
     }
-    // It began in an earlier round, whose ranks may have died: a warning, not a failure of the
-    // disk.
-    if (group->rank() != 0) continue;
-    if (!save.result) {
-      warnings.push_back(
-          fmt::format("the checkpoint of step {}, begun in an earlier round, was not finished: {}",
-                      save.step, save.result.error().message));
-      continue;
-    }
-    for (std::string& line : save.result->warnings) warnings.push_back(std::move(line));
+    pending_->result = std::move(save.result);
+    if (*pending_->result) tell_written(save.step, (*pending_->result)->seconds);
+  }
+}
+
+// A save of an earlier round, whose ranks may have died: a warning, not a failure of the disk.
+void Checkpointer::Impl::note_earlier(FinishedSave save, std::int64_t before_step) {
+  if (group->rank() != 0) return;
+  if (!save.result) {
+    warnings.push_back(
+        fmt::format("the checkpoint of step {}, begun in an earlier round, was not finished: {}",
+                    save.step, save.result.error().message));
+    return;
+  }
+  if (save.step < before_step) tell_written(save.step, save.result->seconds);
+  for (std::string& line : save.result->warnings) warnings.push_back(std::move(line));
+}
+
+void Checkpointer::Impl::tell_held() const {
+  if (group->rank() != 0 || !times.held) return;
+  const std::chrono::duration<double> seconds = Clock::now() - pending_->begun;
+  times.held(pending_->step, seconds.count());
+}
+
+void Checkpointer::Impl::tell_written(std::int64_t step, double seconds) const {
+  if (group->rank() == 0 && times.written) times.written(step, seconds);
+}
+
+void Checkpointer::Impl::tell_newest(std::int64_t step) const {
+  if (group->rank() != 0 || !times.written) return;
+  const auto entries = directory.list();
+  if (!entries) return;
+  for (const checkpoint::Entry& entry : *entries) {
+    if (entry.step > step) continue;
+    const auto manifest = directory.inspect(entry);
+    if (!manifest) continue;
+    if (manifest->seconds >= 0) times.written(entry.step, manifest->seconds);
+    return;
   }
 }
 
@@ -195,7 +225,7 @@ void Checkpointer::Impl::gather_parts(Share& share) {
   }
 }
 
-void Checkpointer::Impl::write_in_background(const Share& share) {
+bool Checkpointer::Impl::copy_share(const Share& share) {
   const checkpoint::SnapshotLayout& layout = share.layout;
   try {
     const auto memory = writer->impl().reserve(layout.bytes, options.snapshot_limit);
@@ -203,9 +233,20 @@ void Checkpointer::Impl::write_in_background(const Share& share) {
     checkpoint::unseal_snapshot(*memory);
     copy_into(*memory, layout, share.sources);
     checkpoint::seal_snapshot(*memory, layout);
-    writer->impl().write(layout.plan.save_id, layout.plan.step, files);
+    return true;
   } catch (const std::exception& error) {
     // The others write their shares; rank 0 finds that this one does not come.
+    pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
+    return false;
+  }
+}
+
+void Checkpointer::Impl::write_in_background(const Share& share) {
+  if (!copy_share(share)) return;
+  tell_held();  // Without rank 0's share there is no checkpoint, and it has no writer yet.
+  try {
+    writer->impl().write(pending_->id, pending_->step, files);
+  } catch (const std::exception& error) {
     pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
   }
 }
@@ -216,17 +257,20 @@ void Checkpointer::Impl::write_now(const Share& share) {
     std::vector<at::Tensor> keep;
     const checkpoint::Snapshot snapshot = in_place(share.layout, share.sources, keep);
     checkpoint::WriterOptions writing;
+    writing.before_visible = [this] { tell_held(); };
     if (&files == &checkpoint::posix_file_system()) {
       writing.on_standing = [](const checkpoint::StandingCall&) {
       };  // So that it says that it lives.
     }
     pending_->result = checkpoint::write_snapshot(files, snapshot, writing);
+    if (*pending_->result) tell_written(pending_->step, (*pending_->result)->seconds);
   } catch (const std::exception& error) {
     pending_->result = make_error(Errc::kIo, "writing the state failed: {}", error.what());
   }
 }
 
 Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoch) {
+  const TimePoint begun = Clock::now();
   warnings.clear();
   choose_word();
   Result<Share> share = make_share(step, epoch);
@@ -236,7 +280,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
   std::vector<Vote> votes;
   std::string no_memory;
   for (;;) {
-    note_finished();
+    note_finished(step);
     Vote mine;
     mine.step = step;
     if (share) {
@@ -267,7 +311,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
   if (pending_) before = conclude_if(any_has(votes, kFailed));
 
   ++serial_;
-  pending_ = Pending{share->layout.plan.save_id, step, std::nullopt};
+  pending_ = Pending{share->layout.plan.save_id, step, begun, std::nullopt};
   gather_parts(*share);
   const bool in_background = options.asynchronous && !any_has(votes, kNoMemory);
   SaveReport report{SaveReport::State::kWriting, step, "", ""};
@@ -291,7 +335,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
 // Returns when nothing of any rank is being written.
 void Checkpointer::Impl::wait_until_free() {
   for (;;) {
-    note_finished();
+    note_finished(std::numeric_limits<std::int64_t>::max());
     Vote mine;
     if (writer->impl().busy()) mine.flags |= kUnderWay;
     if (!any_has(exchange_votes(*group, mine), kUnderWay)) return;

@@ -98,6 +98,10 @@ Result<LoadReport> Checkpointer::load_latest(const LoadOptions& options) {
   return impl_->load_latest(options);
 }
 
+void Checkpointer::tell_times(CheckpointTimes times) { impl_->times = std::move(times); }
+
+void Checkpointer::tell_newest(std::int64_t step) const { impl_->tell_newest(step); }
+
 const std::vector<std::string>& Checkpointer::warnings() const { return impl_->warnings; }
 
 Checkpointer::Impl::Impl(CheckpointOptions chosen, std::shared_ptr<ProcessGroup> process_group,

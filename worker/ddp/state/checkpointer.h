@@ -67,6 +67,17 @@ struct SaveReport {
   std::string note;
 };
 
+// Who is told how long each checkpoint takes. On rank 0 alone, by the training thread, within the
+// calls of the Checkpointer; so neither may be collective.
+struct CheckpointTimes {
+  // For so many seconds save() has held the training up. Told before anybody can load the
+  // checkpoint: whatever is killed and when, either it was told or there is no checkpoint.
+  std::function<void(std::int64_t step, double seconds)> held;
+  // The checkpoint is on the disk, and writing it took so many seconds. Told by a later save(), or
+  // by wait(). A process that is killed before has not told it: see tell_newest().
+  std::function<void(std::int64_t step, double seconds)> written;
+};
+
 // What load_latest found; the same on all ranks.
 struct LoadReport {
   std::int64_t step = -1;   // -1: there is nothing to load.
@@ -205,6 +216,12 @@ class Checkpointer {
   // folder itself cannot be read. Nothing is changed before all ranks have read and checked all
   // that they need. Modules need no second copy of their tensors, because the files are mapped.
   Result<LoadReport> load_latest(const LoadOptions& options = {});
+
+  void tell_times(CheckpointTimes times);
+  // Tells `written`, on rank 0, of the newest complete checkpoint that is not newer than this step,
+  // from what the checkpoint itself says. Call it when the training goes on: a process that was
+  // killed may not have told. Not collective; after prepare().
+  void tell_newest(std::int64_t step) const;
 
   // One line for each problem that did not make the last prepare, save or wait fail, such as an old
   // checkpoint that cannot be removed, or a save of an earlier round that was not finished. Rank 0

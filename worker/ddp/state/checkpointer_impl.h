@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "worker/checkpoint/directory.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/ddp/state/checkpoint_collect.h"
@@ -26,6 +27,7 @@ struct Checkpointer::Impl : RegisteredState {
   // checkpoint_save.cc
   Result<SaveReport> save(std::int64_t step, std::int64_t epoch);
   Result<SaveReport> wait();
+  void tell_newest(std::int64_t step) const;
 
   // checkpoint_load.cc
   Result<LoadReport> load_latest(const LoadOptions& chosen);
@@ -36,6 +38,7 @@ struct Checkpointer::Impl : RegisteredState {
   checkpoint::Directory directory;
   std::shared_ptr<CheckpointWriter> writer;
   std::vector<std::string> warnings;
+  CheckpointTimes times;
 
  private:
   Result<void> take_lock();
@@ -52,10 +55,14 @@ struct Checkpointer::Impl : RegisteredState {
   };
   Result<Share> make_share(std::int64_t step, std::int64_t epoch);
   void choose_word();
-  void note_finished();
+  void note_finished(std::int64_t before_step);
+  void note_earlier(FinishedSave save, std::int64_t before_step);
   std::string lack_of_memory(std::uint64_t bytes);
   Result<void> compare_registrations(const Share& share);
   void gather_parts(Share& share);
+  void tell_held() const;
+  void tell_written(std::int64_t step, double seconds) const;
+  bool copy_share(const Share& share);
   void write_in_background(const Share& share);
   void write_now(const Share& share);
   void wait_until_free();
@@ -68,6 +75,7 @@ struct Checkpointer::Impl : RegisteredState {
   struct Pending {
     std::string id;
     std::int64_t step = -1;
+    TimePoint begun;                                    // save().
     std::optional<Result<checkpoint::Written>> result;  // Of this rank's share; empty: under way.
   };
   std::optional<Pending> pending_;
