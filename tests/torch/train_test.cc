@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
+#include "tests/support/event_points.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "worker/checkpoint/manifest.h"
@@ -221,6 +222,24 @@ TEST_P(TrainTest, RatesAreWrittenEverySoManyStepsAndAppendedAfterResuming) {
     train(part);
   }
   EXPECT_THAT(steps(), ::testing::ElementsAre(4, 8, 14, 18));
+}
+
+// Killed after a checkpoint, just before it would have told how long that took.
+TEST_P(TrainTest, CurvesHaveTheTimeOfEachCheckpointOnce) {
+  const std::string file = path("board") + "/events.out.tfevents.ddp-run";
+  Arguments flags = small({"--tensorboard", path("board"), "--log-every", "4", "--checkpoint-dir",
+                           path("checkpoints"), "--checkpoint-every", "8"});
+  Arguments part = flags;
+  part.insert(part.end(), {"--max-steps", "16"});
+  train(part);
+  std::filesystem::resize_file(file, test::EventPoints(file).last_of("checkpoint_write_seconds"));
+  flags.insert(flags.end(), {"--max-steps", "25"});
+  train(flags);
+  const test::EventPoints points(file);
+  for (const char* tag : {"checkpoint_seconds", "checkpoint_write_seconds"})
+    EXPECT_THAT(points.steps_of(tag), ::testing::ElementsAre(8, 16, 24, 25)) << tag;
+  for (const char* tag : {"loss", "learning_rate", "samples_per_second", "restarts"})
+    EXPECT_THAT(points.steps_of(tag), ::testing::ElementsAre(4, 8, 12, 16, 20, 24)) << tag;
 }
 
 // Models, optimizers, schedules and hooks: what they keep from step to step is in the checkpoint.

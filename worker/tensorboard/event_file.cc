@@ -92,7 +92,7 @@ Result<EventFile> EventFile::open(const std::string& folder, std::int64_t last_s
   }
   Result<UniqueFd> kept = keep_ranges(file.get(), found.ranges, path);
   if (!kept) return kept.error();
-  EventFile events(path, *std::move(kept), last_step, std::move(found.tags));
+  EventFile events(path, *std::move(kept), last_step, std::move(found.newest));
   if (!found.ranges.empty()) return events;
   if (auto begun = events.append(encode_version(wall_time())); !begun) return begun.error();
   return events;
@@ -101,10 +101,19 @@ Result<EventFile> EventFile::open(const std::string& folder, std::int64_t last_s
 Result<void> EventFile::add(std::int64_t step, std::span<const Scalar> scalars) {
   std::vector<Scalar> fresh;
   for (const Scalar& each : scalars) {
-    if (step != last_step_ || std::ranges::count(tags_, each.tag) == 0) fresh.push_back(each);
+    const auto newest = newest_.find(each.tag);
+    const bool is_there = newest != newest_.end() && newest->second == last_step_;
+    if (step != last_step_ || !is_there) fresh.push_back(each);
   }
   if (fresh.empty()) return {};
   return append(encode_scalars(wall_time(), step, fresh));
+}
+
+Result<void> EventFile::add_late(std::int64_t step, const Scalar& scalar) {
+  const auto [newest, is_first] = newest_.try_emplace(scalar.tag, step);
+  if (!is_first && newest->second >= step) return {};
+  newest->second = step;
+  return append(encode_scalars(wall_time(), step, {&scalar, 1}));
 }
 
 Result<void> EventFile::append(std::string_view event) {

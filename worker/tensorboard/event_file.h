@@ -2,11 +2,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
@@ -37,19 +37,25 @@ class EventFile {
   // What the file had of last_step when it was opened is not written again: a training that is
   // resumed may repeat what followed the step. kIo with the path; what was written before stays.
   Result<void> add(std::int64_t step, std::span<const Scalar> scalars);
+  // For a curve whose points become known only after their steps, in the order of the steps, and
+  // then perhaps again by the next process. Does nothing if the curve has this step or a later one.
+  // All points of the curve must come this way.
+  Result<void> add_late(std::int64_t step, const Scalar& scalar);
 
  private:
-  EventFile(std::string path, UniqueFd file, std::int64_t last_step, std::vector<std::string> tags)
+  EventFile(std::string path, UniqueFd file, std::int64_t last_step,
+            std::map<std::string, std::int64_t> newest)
       : path_(std::move(path)),
         file_(std::move(file)),
         last_step_(last_step),
-        tags_(std::move(tags)) {}
+        newest_(std::move(newest)) {}
   Result<void> append(std::string_view event);
 
   std::string path_;
   UniqueFd file_;
   std::int64_t last_step_;
-  std::vector<std::string> tags_;  // What the file had of last_step_.
+  // By tag: the newest step that the file had when it was opened, and that add_late() has added.
+  std::map<std::string, std::int64_t> newest_;
 };
 
 }  // namespace ddp::tensorboard

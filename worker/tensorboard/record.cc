@@ -4,7 +4,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
 #include <system_error>
 
 #include "worker/tensorboard/crc32c.h"
@@ -120,7 +119,12 @@ Result<StepsUpTo> find_steps_up_to(std::FILE* file, std::int64_t last_step) {
       else
         found.ranges.back().end = end;
     }
-    if (event->step == last_step) std::ranges::move(event->tags, std::back_inserter(found.tags));
+    if (event->step <= last_step) {
+      for (const std::string& tag : event->tags) {
+        std::int64_t& newest = found.newest.try_emplace(tag, event->step).first->second;
+        newest = std::max(newest, event->step);
+      }
+    }
     place = end;
   }
 }

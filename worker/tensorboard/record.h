@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,7 @@ struct ByteRange {
 };
 struct StepsUpTo {
   std::vector<ByteRange> ranges;  // In order, apart from each other. None in an empty file.
-  std::vector<std::string> tags;  // Of the last step.
+  std::map<std::string, std::int64_t> newest;  // The last of these steps, by tag.
 };
 
 // The records of an event file that are of `last_step` and earlier steps. What a write that was cut

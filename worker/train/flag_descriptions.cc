@@ -148,7 +148,7 @@ constexpr Flag kRunning[] = {
      "write the speed of training to this file, one JSON object a line for every --log-every steps "
      "(default: none)"},
     {"tensorboard", "DIR",
-     "write loss, accuracy, learning rate, speed, restarts and the time of checkpoints to this "
+     "write loss, accuracy, learning rate, speed, restarts and the times of checkpoints to this "
      "folder, for TensorBoard: each step once, however often the training is interrupted (default: "
      "none)"},
     {"eval-every", "STEPS",

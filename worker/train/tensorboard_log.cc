@@ -30,16 +30,24 @@ Result<void> TensorBoardLog::accuracy(std::int64_t step, double accuracy) {
   return add(step, scalars);
 }
 
-Result<void> TensorBoardLog::checkpoint(std::int64_t step, double seconds) {
+Result<void> TensorBoardLog::checkpoint_held(std::int64_t step, double seconds) {
   const std::array<Scalar, 1> scalars = {Scalar{"checkpoint_seconds", seconds}};
   return add(step, scalars);
 }
 
+Result<void> TensorBoardLog::checkpoint_written(std::int64_t step, double seconds) {
+  if (!file_) return {};
+  return ended(file_->add_late(step, {"checkpoint_write_seconds", seconds}));
+}
+
 Result<void> TensorBoardLog::add(std::int64_t step, std::span<const Scalar> scalars) {
   if (!file_) return {};
-  auto added = file_->add(step, scalars);
-  if (!added) file_.reset();
-  return added;
+  return ended(file_->add(step, scalars));
+}
+
+Result<void> TensorBoardLog::ended(Result<void> written) {
+  if (!written) file_.reset();
+  return written;
 }
 
 }  // namespace ddp::train

@@ -13,10 +13,11 @@
 namespace ddp::train {
 
 // Writes the curves of --tensorboard: every `every` steps of the training "loss" (of this rank),
-// "learning_rate", "samples_per_second" and "restarts"; "test_accuracy" of each step after which it
-// is measured; "checkpoint_seconds", how long a save held the training up. A training that was
-// interrupted leaves the same steps as one that was not (EventFile), but that of a checkpoint after
-// which it was killed at once. One thread.
+// "learning_rate", "samples_per_second" and "restarts" (of the job, so far); "test_accuracy" of
+// each step after which it is measured. Of the step of each checkpoint "checkpoint_seconds", how
+// long it has held the training up, and "checkpoint_write_seconds", how long it took until it was
+// on the disk (CheckpointTimes). A training that was interrupted leaves the same steps as one that
+// was not (EventFile). One thread.
 class TensorBoardLog {
  public:
   // last_step: the step after which the training goes on; 0: it begins.
@@ -28,12 +29,14 @@ class TensorBoardLog {
   // nothing fails.
   Result<void> step(const StepRecord& record, double samples_per_second, std::int64_t restarts);
   Result<void> accuracy(std::int64_t step, double accuracy);
-  Result<void> checkpoint(std::int64_t step, double seconds);
+  Result<void> checkpoint_held(std::int64_t step, double seconds);
+  Result<void> checkpoint_written(std::int64_t step, double seconds);
 
  private:
   TensorBoardLog(tensorboard::EventFile file, std::int64_t every)
       : file_(std::move(file)), every_(every) {}
   Result<void> add(std::int64_t step, std::span<const tensorboard::Scalar> scalars);
+  Result<void> ended(Result<void> written);
 
   std::optional<tensorboard::EventFile> file_;  // Empty after a failure.
   std::int64_t every_;

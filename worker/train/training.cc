@@ -184,12 +184,7 @@ void Training::evaluate_if_due() {
   log_accuracy();
 }
 
-void Training::save_checkpoint() {
-  const TimePoint begin = Clock::now();
-  checkpoint_->save();
-  const std::chrono::duration<double> took = Clock::now() - begin;
-  if (tensorboard_) note("--tensorboard", tensorboard_->checkpoint(state_.step, took.count()));
-}
+void Training::save_checkpoint() { checkpoint_->save(); }
 
 // Only ranks that got the signal stop. The others continue, if the job allows fewer workers.
 void Training::stop_if_told() {
@@ -269,7 +264,21 @@ void Training::open_logs() {
     auto log = TensorBoardLog::open(options.tensorboard, state_.step, options.log_every);
     if (!log) throw TrainingFailure(kExitInvalidValue, "--tensorboard " + log.error().message);
     tensorboard_ = *std::move(log);
+    if (checkpoint_) log_checkpoints();
   }
+}
+
+void Training::log_checkpoints() {
+  checkpoint_->tell_times(
+      {.held =
+           [this](std::int64_t step, double seconds) {
+             note("--tensorboard", tensorboard_->checkpoint_held(step, seconds));
+           },
+       .written =
+           [this](std::int64_t step, double seconds) {
+             note("--tensorboard", tensorboard_->checkpoint_written(step, seconds));
+           }});
+  if (state_.step > 0) checkpoint_->tell_newest(state_.step);
 }
 
 void Training::log(const loop::StepReport& step) {

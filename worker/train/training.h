@@ -87,6 +87,7 @@ class Training final : private loop::TrainingLoop {
   void make_replica();
   void make_checkpoint();
   void open_logs();
+  void log_checkpoints();
   double logical_ranks_step(std::int64_t joint);
   void evaluate_if_due();
   void evaluate();

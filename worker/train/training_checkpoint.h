@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -52,6 +53,10 @@ class TrainingCheckpoint {
   // fails, or the one before turns out to have failed: with --checkpoint-failure stop, throws
   // TrainingFailure with kExitCheckpointFailed; with continue, prints a warning and returns.
   void save();
+
+  // The Checkpointer's.
+  void tell_times(CheckpointTimes times) { checkpointer_.tell_times(std::move(times)); }
+  void tell_newest(std::int64_t step) const { checkpointer_.tell_newest(step); }
 
   // Waits until the last save has ended. Returns whether it is on disk. Failures are as in save().
   bool wait();

@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/event_points.h"
 #include "tests/support/temp_dir.h"
 #include "worker/tensorboard/crc32c.h"
 #include "worker/tensorboard/record.h"
@@ -37,19 +37,7 @@ class EventFileTest : public ::testing::Test {
   }
   void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
   // "STEP TAG" of every scalar.
-  std::vector<std::string> points() const {
-    const std::string bytes = text();
-    std::vector<std::string> found;
-    for (std::size_t at = 0; at < bytes.size();) {
-      std::uint64_t length = 0;
-      std::memcpy(&length, bytes.data() + at, sizeof length);
-      const auto event = decode_event(std::string_view(bytes).substr(at + 12, length));
-      for (const std::string& tag : event->tags)
-        found.push_back(std::to_string(event->step) + " " + tag);
-      at += 12 + length + 4;
-    }
-    return found;
-  }
+  std::vector<std::string> points() const { return test::EventPoints(path_).lines(); }
   Error refusal(std::int64_t last_step) const {
     const auto file = EventFile::open(folder_, last_step);
     EXPECT_FALSE(file);
@@ -125,6 +113,29 @@ TEST_F(EventFileTest, AScalarThatTheStepHasIsNotWrittenAgain) {
   add(file, 4, {"accuracy", "checkpoint"});
   add(file, 8, {"accuracy"});
   EXPECT_THAT(points(), ElementsAre("4 loss", "4 accuracy", "4 checkpoint", "8 accuracy"));
+}
+
+// As the time that a checkpoint took, which the next process may know from the checkpoint.
+TEST_F(EventFileTest, APointThatComesLateIsWrittenOnceWhoeverBringsIt) {
+  {
+    EventFile file = open(0);
+    for (std::int64_t step : {4, 8}) {
+      add(file, step + 2, {"loss"});
+      ASSERT_TRUE(file.add_late(step, {"write", 0.5}));
+      ASSERT_TRUE(file.add_late(step, {"write", 0.5}));
+    }
+  }
+  const std::vector<std::string> whole = points();
+  EXPECT_THAT(whole, ElementsAre("6 loss", "4 write", "10 loss", "8 write"));
+  for (const std::int64_t last_step : {std::int64_t{10}, EventFile::kKeepAll}) {
+    EventFile file = open(last_step);
+    for (std::int64_t step : {4, 8}) ASSERT_TRUE(file.add_late(step, {"write", 0.5}));
+    EXPECT_EQ(points(), whole);
+  }
+  EventFile file = open(7);
+  EXPECT_THAT(points(), ElementsAre("6 loss", "4 write"));
+  for (std::int64_t step : {4, 8}) ASSERT_TRUE(file.add_late(step, {"write", 0.5}));
+  EXPECT_THAT(points(), ElementsAre("6 loss", "4 write", "8 write"));
 }
 
 TEST_F(EventFileTest, APartOfARecordAtTheEndIsCutOff) {
