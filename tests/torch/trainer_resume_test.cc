@@ -5,11 +5,14 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
+#include "tests/support/event_points.h"
 #include "tests/support/temp_dir.h"
 #include "tests/torch/trainer_fixture.h"
 #include "worker/ddp/trainer/early_stopping.h"
@@ -23,6 +26,7 @@ namespace {
 
 using namespace trainer_sample;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string text_of(const std::filesystem::path& path) {
@@ -30,6 +34,18 @@ std::string text_of(const std::filesystem::path& path) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+// The steps of the lines that have this name.
+std::vector<std::int64_t> steps_in_lines(const std::filesystem::path& path,
+                                         const std::string& name) {
+  std::vector<std::int64_t> steps;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const auto values = nlohmann::json::parse(line);
+    if (values.contains(name)) steps.push_back(values.at("step").get<std::int64_t>());
+  }
+  return steps;
 }
 
 struct Outcome {
@@ -154,19 +170,45 @@ TEST(Trainer, TheCurvesOfTensorBoardGoOnWhereTheTrainingDoes) {
   EXPECT_NE(text_of(path), whole);
 }
 
-TEST(Trainer, ItsSpeedGoesToTensorBoard) {
-  const TempDir folder;
-  run_ranks({2}, [&](const GroupPtr& group) {
-    TrainerOptions options = options_for(group);
-    options.max_steps = 4;
-    options.log_every_n_steps = 2;
-    options.logger = std::make_shared<TensorBoardLogger>(folder.path());
-    options.callbacks = {std::make_shared<ThroughputMonitor>()};
-    Trainer(options).fit(std::make_shared<Net>(), loader());
-  });
-  const std::string curves = text_of(folder.path() / "events.out.tfevents.ddp-run");
-  for (const char* tag : {"samples_per_second", "round", "epoch"})
-    EXPECT_THAT(curves, HasSubstr(tag));
+// Its speed and its checkpoints, too. The first training is killed after its last checkpoint, just
+// before it would have told how long that took.
+TEST(Trainer, ThroughputMonitorLeavesEachStepOnce) {
+  for (const bool is_json : {false, true}) {
+    const TempDir folder;
+    const std::filesystem::path path =
+        folder.path() / (is_json ? "metrics.jsonl" : "events.out.tfevents.ddp-run");
+    const auto train_until = [&](std::int64_t last) {
+      run_ranks({2}, [&](const GroupPtr& group) {
+        TrainerOptions options = options_for(group);
+        options.default_root_dir = folder.path();
+        options.max_steps = last;
+        options.checkpoint_every_n_steps = 3;
+        if (!is_json) options.logger = std::make_shared<TensorBoardLogger>(folder.path());
+        options.callbacks = {std::make_shared<ThroughputMonitor>()};
+        Trainer(options).fit(std::make_shared<Net>(), loader());
+      });
+    };
+    const auto steps_of = [&](const std::string& tag) {
+      return is_json ? steps_in_lines(path, tag) : EventPoints(path).steps_of(tag);
+    };
+    train_until(6);
+    const auto size = is_json ? text_of(path).rfind("\n{") + 1
+                              : EventPoints(path).last_of("checkpoint_write_seconds");
+    std::filesystem::resize_file(path, size);
+    EXPECT_THAT(steps_of("checkpoint_write_seconds"), ElementsAre(3));
+    // Finds nothing to do, and then goes on.
+    for (const std::int64_t last : {6, 9}) {
+      train_until(last);
+      const std::vector<std::int64_t> saved =
+          last == 6 ? std::vector<std::int64_t>{3, 6} : std::vector<std::int64_t>{3, 6, 8, 9};
+      EXPECT_EQ(steps_of("checkpoint_seconds"), saved);
+      EXPECT_EQ(steps_of("checkpoint_write_seconds"), saved);
+    }
+    for (const char* tag : {"samples_per_second", "round", "restarts"})
+      EXPECT_THAT(steps_of(tag), ElementsAre(2, 4, 6, 8)) << tag;
+    if (is_json) continue;
+    EXPECT_THAT(steps_of("epoch"), ElementsAre(2, 3, 4, 6, 8, 9));
+  }
 }
 
 TEST(Trainer, AFolderOfAnotherModelIsNamed) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -30,6 +31,13 @@ class Callback {
   virtual void on_validation_end(Trainer& /*trainer*/, TrainerModule& /*module*/) {}
   // metrics() has the epoch's, and those of a validation at its end.
   virtual void on_train_epoch_end(Trainer& /*trainer*/, TrainerModule& /*module*/) {}
+  // On rank 0 alone, so without collectives. A checkpoint of place() has held the training up for
+  // so long; nobody can load it yet.
+  virtual void on_checkpoint(Trainer& /*trainer*/, double /*seconds*/) {}
+  // The same: the checkpoint of a step that may be long past is on the disk; writing it has taken
+  // so long. After a resumption, this may come again for the checkpoint before it.
+  virtual void on_checkpoint_written(Trainer& /*trainer*/, std::int64_t /*step*/,
+                                     double /*seconds*/) {}
   virtual void on_fit_end(Trainer& /*trainer*/, TrainerModule& /*module*/) {}
 
   virtual nlohmann::json state() const { return nullptr; }

@@ -185,6 +185,7 @@ void FitLoop::run(std::shared_ptr<ProcessGroup> group, Logger* logger) {
     begin_round();
     count_steps();
     if (logger != nullptr) logger->begin(state_);
+    report_checkpoints();
     parts_.module->train();
     call(&Callback::on_fit_start);
     train_to_the_end();
@@ -289,6 +290,21 @@ void FitLoop::end_epoch() {
 }
 
 void FitLoop::save_checkpoint() { (void)value_of(checkpointer_->save(state_.step, state_.epoch)); }
+
+void FitLoop::report_checkpoints() {
+  if (!checkpointer_) return;
+  checkpointer_->tell_times({.held =
+                                 [this](std::int64_t /*step*/, double seconds) {
+                                   for (const auto& callback : parts_.callbacks)
+                                     callback->on_checkpoint(parts_.trainer, seconds);
+                                 },
+                             .written =
+                                 [this](std::int64_t step, double seconds) {
+                                   for (const auto& callback : parts_.callbacks)
+                                     callback->on_checkpoint_written(parts_.trainer, step, seconds);
+                                 }});
+  if (state_.step > 0) checkpointer_->tell_newest(state_.step);
+}
 
 // If this process got the signal, ends it as the signal would have done. Ranks that did not get it
 // continue with the ranks that are left, if the job allows that.

@@ -68,6 +68,7 @@ class FitLoop final : private loop::TrainingLoop {
   bool validation_is_due(std::int64_t batches_before) const;
   void validate();
   void call(Hook hook);
+  void report_checkpoints();
   std::int64_t batches_per_epoch() const;
   const TrainerOptions& options() const { return parts_.trainer.options(); }
   ProcessGroup& group() const { return *group_; }

@@ -9,16 +9,8 @@
 namespace ddp {
 namespace {
 
-// The lines up to that step. The last one may be half of one.
-std::string kept_lines(const std::filesystem::path& path, std::int64_t step) {
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    const auto values = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!values.is_object() || values.value("step", step + 1) > step) continue;
-    kept += line + '\n';
-  }
-  return kept;
+nlohmann::ordered_json number(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path) {
@@ -27,18 +19,43 @@ std::string kept_lines(const std::filesystem::path& path, std::int64_t step) {
 
 }  // namespace
 
-void JsonLogger::begin(const TrainingPlace& place) {
-  const std::string kept = place.step > 0 ? kept_lines(path_, place.step) : "";
+// Leaves the lines up to that step. The last one may be half of one.
+void JsonLogger::keep_lines(std::int64_t step) {
+  std::ifstream file(path_);
+  std::string kept;
+  for (std::string line; step > 0 && std::getline(file, line) && !file.eof();) {
+    const auto values = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!values.is_object()) continue;
+    const std::int64_t of = values.value("step", step + 1);
+    if (of > step) continue;
+    kept += line + '\n';
+    if (values.contains("epoch")) continue;
+    for (const auto& [name, value] : values.items()) newest_[name] = of;
+  }
   file_ = std::ofstream(path_, std::ios::trunc);
   file_ << kept << std::flush;
+}
+
+void JsonLogger::begin(const TrainingPlace& place) {
+  newest_.clear();
+  keep_lines(place.step);
   if (!file_) fail(path_);
 }
 
 void JsonLogger::log_metrics(const TrainingPlace& place, const MetricValues& values) {
   nlohmann::ordered_json line = {{"epoch", place.epoch}, {"step", place.step}};
-  for (const auto& [name, value] : values) {
-    line[name] = std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
-  }
+  for (const auto& [name, value] : values) line[name] = number(value);
+  write(line);
+}
+
+void JsonLogger::log_late(std::int64_t step, const std::string& name, double value) {
+  const auto [newest, is_first] = newest_.try_emplace(name, step);
+  if (!is_first && newest->second >= step) return;
+  newest->second = step;
+  write({{"step", step}, {name, number(value)}});
+}
+
+void JsonLogger::write(const nlohmann::ordered_json& line) {
   file_ << line.dump() << '\n' << std::flush;
   if (!file_) fail(path_);
 }

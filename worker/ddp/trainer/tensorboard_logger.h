@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,9 +17,10 @@ class TensorBoardLogger final : public Logger {
  public:
   explicit TensorBoardLogger(std::string save_dir);
   ~TensorBoardLogger() override;
-  // Both throw std::runtime_error, naming the file, if it cannot be written.
+  // All throw std::runtime_error, naming the file, if it cannot be written.
   void begin(const TrainingPlace& place) override;
   void log_metrics(const TrainingPlace& place, const MetricValues& values) override;
+  void log_late(std::int64_t step, const std::string& name, double value) override;
 
  private:
   struct Impl;

@@ -13,6 +13,7 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include "common/base/parse_number.h"
 #include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
@@ -287,6 +288,17 @@ void Trainer::stop(const std::string& reason) {
 
 void Trainer::log_metrics(const MetricValues& values) {
   if (impl_->logger && !values.empty()) impl_->logger->log_metrics(impl_->state, values);
+}
+
+void Trainer::log_late(std::int64_t step, const std::string& name, double value) {
+  if (impl_->logger) impl_->logger->log_late(step, name, value);
+}
+
+std::int64_t Trainer::restarts() const {
+  constexpr const char* kName = "TORCHELASTIC_RESTART_COUNT";
+  if (impl_->worker != nullptr) return impl_->worker->variable_or(kName, 0);
+  const std::optional<std::string> text = process_variable(kName);
+  return text ? parse_whole_number<std::int64_t>(*text).value_or(0) : 0;
 }
 
 }  // namespace ddp

@@ -92,6 +92,8 @@ class Trainer {
   // Whether metrics are logged in this update; log_metrics() gives more to the logger.
   bool logs_this_step() const;
   void log_metrics(const MetricValues& values);
+  void log_late(std::int64_t step, const std::string& name, double value);  // The logger's.
+  std::int64_t restarts() const;  // How often the job has started workers again so far.
   std::vector<double> learning_rates() const;  // Of the last update, by group.
   std::int64_t total_steps() const;
   std::int64_t total_epochs() const;
