@@ -3,6 +3,8 @@
     summary_writer.py BIN_DIR
 """
 import math
+import os
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -67,8 +69,44 @@ def progress_writes_what_it_is_told(folder):
         for step in range(1, 4):
             ddp_run.progress(step, torch.tensor(0.5), writer=writer)
         ddp_run.progress(4, 0.25, 100, total_steps=4, writer=writer)
+        ddp_run.progress(4, writer=writer)  # As in a long evaluation.
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = "2"
+        ddp_run.progress(5, 0.25, writer=writer)
+        del os.environ["TORCHELASTIC_RESTART_COUNT"]
     curves = read_scalars(file_of(folder))
-    assert curves == {"loss": [[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.25]], "samples_per_second": [[4, 100.0]]}, curves
+    assert curves == {"loss": [[1, 0.5], [2, 0.5], [3, 0.5], [4, 0.25], [5, 0.25]], "samples_per_second": [[4, 100.0]],
+                      "restarts": [[1, 0], [2, 0], [3, 0], [4, 0], [5, 2]]}, curves
+
+
+def drop_last_record(path):
+    data, begin, end = path.read_bytes(), 0, 0
+    while end < len(data):
+        begin, end = end, end + 16 + struct.unpack_from("<Q", data, end)[0]
+    path.write_bytes(data[:begin])
+
+
+def checkpoints_have_their_times(folder):
+    # The second program is killed after its last checkpoint, just before it would have told how long that took.
+    for last, saved in ((4, [2, 4]), (4, [2, 4]), (7, [2, 4, 6])):
+        state = ddp_run.ElasticState(model=torch.nn.Linear(2, 2), step=0)
+        checkpoints = ddp_run.Checkpointer(f"{folder}/run", state, every=2)
+        checkpoints.load_latest()
+
+        def train(group):
+            with ddp_run.SummaryWriter(folder, purge_step=state.step + 1, checkpoints=checkpoints) as writer:
+                while state.step < last:
+                    state.step += 1
+                    ddp_run.progress(state.step, 0.5, writer=writer)
+                    checkpoints.save_if_due()
+
+        ddp_run.run_elastic(state, train)
+        curves = read_scalars(file_of(folder))
+        for tag in ("checkpoint_seconds", "checkpoint_write_seconds"):
+            assert [step for step, _ in curves[tag]] == saved and all(0 <= value < 100 for _, value in curves[tag]), curves
+        assert [step for step, _ in curves["loss"]] == list(range(1, last + 1)), curves
+        if last == 4:  # The time of step 4 is in the last record.
+            drop_last_record(file_of(folder))
+            assert [step for step, _ in read_scalars(file_of(folder))["checkpoint_write_seconds"]] == [2]
 
 
 def what_is_wrong_is_named(folder):
@@ -88,7 +126,8 @@ def what_is_wrong_is_named(folder):
     refused(RuntimeError, "cannot make the folder", lambda: ddp_run.SummaryWriter(file_of(folder) / "below"))
 
 
-for case in (values_are_read_back, a_training_that_goes_on_leaves_each_step_once, progress_writes_what_it_is_told, what_is_wrong_is_named):
+for case in (values_are_read_back, a_training_that_goes_on_leaves_each_step_once, progress_writes_what_it_is_told,
+             checkpoints_have_their_times, what_is_wrong_is_named):
     with tempfile.TemporaryDirectory(prefix="summary_writer.") as base:
         case(base)
     print(f"ok: {case.__name__}", flush=True)

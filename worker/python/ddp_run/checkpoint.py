@@ -42,6 +42,7 @@ class Checkpointer:
         self._native = None  # Of this round, or of the default group.
         self._round = None  # That group's, in a program without run_elastic().
         self._rank = 0
+        self._curves = None  # The file of a SummaryWriter, and the step after which it goes on.
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
         _finish_at_exit()
@@ -111,9 +112,18 @@ class Checkpointer:
         self._state._registry.register(self._native)
         self._native.prepare()
         self._say([])
+        self._tell_times()
         if self._loads is not None and not self._state.resumed:
             self.load_latest(self._loads)
             self._say([*self.loaded["skipped"], *self.loaded["notes"]])
+
+    def _write_times_to(self, file, last_step):
+        self._curves = file, last_step
+        self._tell_times()
+
+    def _tell_times(self):
+        if self._native is not None and self._curves is not None:
+            self._native.tell_times(*self._curves)
 
     def _say(self, lines):
         """Lines that are the same on all ranks, and what rank 0 alone has to say."""
@@ -125,4 +135,4 @@ class Checkpointer:
         self._say([])
 
     def _forget_round(self):
-        self._native = None
+        self._native = self._curves = None

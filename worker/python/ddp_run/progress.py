@@ -1,6 +1,7 @@
 """What a worker tells its agent after a step, and what it is asked for."""
 import math
 import operator
+import os
 import signal
 import sys
 import time
@@ -28,12 +29,15 @@ def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_se
     are sent, the others are dropped. The loss is a number or a tensor with one element. Reading a tensor on a CUDA device waits for the
     device. So a tensor is read only when a message is due, and a loss that stays a tensor does not slow down a loop of short steps.
     total_steps: the step with which the whole training ends, so that people see what is done and how long the rest takes (ETA).
-    writer: also gets the loss and the rate of every call, for TensorBoard. Give it on one rank.
+    writer: also gets the loss and the rate of every call, for TensorBoard, and beside them "restarts", how often the job has started workers
+    again so far. Give it on one rank.
     """
     global _due
     if writer is not None:
-        known = {"loss": loss, "samples_per_second": samples_per_second}
-        writer.add_values(step, {tag: value for tag, value in known.items() if value is not None})
+        given = {"loss": loss, "samples_per_second": samples_per_second}
+        known = {tag: value for tag, value in given.items() if value is not None}
+        if known:
+            writer.add_values(step, {**known, "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))})
     if not worker_process.has_agent or not worker_process.is_worker():
         return
     now = time.monotonic()

@@ -2,10 +2,14 @@
 import operator
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import torch
 
 from ddp_run import _native
+
+if TYPE_CHECKING:
+    from ddp_run.checkpoint import Checkpointer
 
 
 class SummaryWriter:
@@ -20,13 +24,19 @@ class SummaryWriter:
 
     Only one rank may write to a folder, usually the one with rank 0; each training needs a folder of its own. A file that is damaged or no
     event file raises RuntimeError and is left as it is. Every call writes at once. Any thread.
+
+    checkpoints: a Checkpointer, whose checkpoints then have a point each in two more curves, at their step: "checkpoint_seconds", how long
+    save() has held the training up, and "checkpoint_write_seconds", how long it took until the checkpoint was on the disk. The latter comes
+    with a later save or wait(), also after close(). Only rank 0 knows them. Make the writer after load_latest() has loaded.
     """
 
-    def __init__(self, log_dir: str | os.PathLike[str], purge_step: int | None = None) -> None:
+    def __init__(self, log_dir: str | os.PathLike[str], purge_step: int | None = None, *, checkpoints: "Checkpointer | None" = None) -> None:
         self.log_dir = os.fspath(log_dir)
         last = None if purge_step is None else max(_step("purge_step", purge_step) - 1, 0)
         self._file = _native.EventFile(self.log_dir, last)
         self._lock = threading.Lock()
+        if checkpoints is not None:
+            checkpoints._write_times_to(self._file, last or 0)
 
     def add_scalar(self, tag: str, scalar_value: float | torch.Tensor, global_step: int) -> None:
         """One point of the curve `tag`. A tensor must have one element; it is read, which waits for its device."""

@@ -11,6 +11,7 @@
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/python_state.h"
 #include "worker/python/native/round_group.h"
+#include "worker/python/native/shared_event_file.h"
 #include "worker/python/native/value_or_raise.h"
 
 // ElasticState and Checkpointer for Python's modules and optimizers.
@@ -88,6 +89,22 @@ py::dict report_of(const LoadReport& report) {
   return result;
 }
 
+// Both curves of the checkpoints; last_step: the step after which the training goes on.
+void tell_times(Checkpointer& self, const std::shared_ptr<SharedEventFile>& file,
+                std::int64_t last_step) {
+  self.tell_times(
+      {.held =
+           [file](std::int64_t step, double seconds) {
+             const tensorboard::Scalar scalar{"checkpoint_seconds", seconds};
+             value_or_raise(file->add(step, {&scalar, 1}));
+           },
+       .written =
+           [file](std::int64_t step, double seconds) {
+             value_or_raise(file->add_late(step, {"checkpoint_write_seconds", seconds}));
+           }});
+  if (last_step > 0) self.tell_newest(last_step);
+}
+
 void bind_elastic_state(py::module_& module) {
   py::class_<ElasticState> state(module, "State");
   bind_registration<ElasticState>(state);
@@ -147,6 +164,8 @@ void bind_checkpointer(py::module_& module) {
                 value_or_raise(interruptible([&] { return self.load_latest(options); })));
           },
           py::arg("strict"))
+      .def("tell_times", &tell_times, py::arg("file"), py::arg("last_step"),
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("warnings", &Checkpointer::warnings);
 }
 
