@@ -1,7 +1,6 @@
 #include "common/wire/flight_ring.h"
 
 #include <algorithm>
-#include <optional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -31,26 +30,11 @@ const char* name_of(FlightState state) {
   return "unknown";
 }
 
-// Empty if the entry is being written.
-std::optional<FlightRecord> read_entry(const FlightEntry& entry) {
-  const std::uint32_t before = entry.version.load(std::memory_order_acquire);
-  if (before == 0 || before % 2 != 0) return {};
-  std::uint64_t words[kFlightWords];
-  for (std::size_t i = 0; i < kFlightWords; ++i) {
-    words[i] = entry.words[i].load(std::memory_order_relaxed);
-  }
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (entry.version.load(std::memory_order_relaxed) != before) return {};
-  FlightRecord record;
-  ::memcpy(&record, words, sizeof(record));
-  return record;
-}
-
 template <std::size_t Size>
 std::vector<FlightRecord> read_entries(const FlightEntry (&entries)[Size]) {
   std::vector<FlightRecord> records;
   for (const FlightEntry& entry : entries) {
-    if (auto record = read_entry(entry)) records.push_back(*record);
+    if (const auto record = entry.read()) records.push_back(*record);
   }
   std::sort(records.begin(), records.end(),
             [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });

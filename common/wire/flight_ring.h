@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/wire/shared_entry.h"
 #include "common/wire/shm_layout.h"
 
 // The last operations and messages of a rank. The rank keeps them at the beginning of its region of
@@ -50,17 +51,8 @@ struct FlightRecord {
   std::uint32_t element_bytes = 0;
   std::uint32_t message_tag = 0;  // Only for messages.
 };
-inline constexpr std::size_t kFlightWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
-static_assert(sizeof(FlightRecord) == kFlightWords * sizeof(std::uint64_t));
-
-// One writer at a time: the one that makes `version` odd. It makes it even again when it has
-// finished. A reader uses the words if it finds the same even version before and after. Record n,
-// counted from 1, is in entry (n - 1) % kFlightEntries; for messages, % kFlightMessages.
-struct FlightEntry {
-  std::atomic<std::uint32_t> version{0};
-  std::uint32_t reserved = 0;
-  std::atomic<std::uint64_t> words[kFlightWords] = {};
-};
+// Record n, counted from 1, is in entry (n - 1) % kFlightEntries; for messages, % kFlightMessages.
+using FlightEntry = SharedEntry<FlightRecord>;
 
 struct FlightGroup {
   std::atomic<std::uint32_t> named{0};  // The name is complete.
