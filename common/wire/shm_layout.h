@@ -13,15 +13,19 @@
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
-inline constexpr std::uint32_t kShmVersion = 4;
+inline constexpr std::uint32_t kShmVersion = 5;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
-// The region of one worker: its flags, its operation recorder, its staging and its arena. Far
-// larger than needed, because only touched pages cost memory.
+// What a rank traces (trace_ring.h). It is at the end of the region, which is touched only while
+// somebody wants to see it.
+inline constexpr std::size_t kTraceBytes = (std::size_t{1} << 20) + 4096;
+// The region of one worker: its operation recorder, its flags, its staging, its arena and its
+// trace. Far larger than needed, because only touched pages cost memory.
 //
 // The odd number of pages keeps equal offsets of two regions from being a power of two apart.
 // Processors that predict the way of their first-level cache by a hash of the address (AMD's Zen)
 // confuse two such lines, and reading both costs seven times as much.
-inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 17 * 4096;
+inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 18 * 4096 + kTraceBytes;
+inline constexpr std::size_t kTraceOffset = kShmBytesPerWorker - kTraceBytes;
 // The flight recorder, which the agent reads even of a dead or silent worker. It is at the
 // beginning of the region.
 inline constexpr std::size_t kFlightBytes = 48u << 10;

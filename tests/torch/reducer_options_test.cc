@@ -106,7 +106,7 @@ TEST(StaticGraph, WithoutItABackwardInsideAnotherIsRefusedInWords) {
     options.find_unused_parameters = true;
     DistributedDataParallel model(std::make_shared<Checkpointed>(true), group, options);
     // Timed iterations begin the backward at the outputs, which must make no difference.
-    model.set_trace(std::make_shared<Trace>(0));
+    model.set_runtime_logging_sample_rate(1);
     EXPECT_THAT(error_of([&] { loss_of(model(input_of(0))).backward(); }),
                 HasSubstr("needs static_graph"));
   });

@@ -1,6 +1,5 @@
 // The statistics of a step: times, sizes, traces.
 #include <cstddef>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,14 +8,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "tests/support/temp_dir.h"
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/runtime/trace.h"
 
 namespace ddp::test {
 namespace {
@@ -63,49 +61,38 @@ TEST(Stats, HaveTheFieldsOfPyTorch) {
   });
 }
 
-TEST(Trace, HasWhatEveryRankDidInOneFile) {
-  const TempDir folder;
-  const std::string file = folder.path() / "trace.json";
+// The ranks are threads of this process, so they share its trace.
+TEST(Trace, HasForwardBackwardAndEachBucketOfEachIteration) {
+  auto ring = std::make_shared<wire::TraceRing>();
+  ring->on = 1;
+  runtime::trace_into(ring, *ring);
   run_ranks({2}, [&](const GroupPtr& group) {
     DistributedDataParallelOptions options;
     options.bucket_cap_mb = 1e-5;
     DistributedDataParallel model(make_mlp(7), group, options);
-    auto trace = std::make_shared<Trace>(group->rank());
-    model.set_trace(trace);
-    for (int step = 0; step < 2; ++step) {
-      const Trace::Scope scope(trace.get(), "loop", "step " + std::to_string(step));
+    for (int step = 0; step < 20; ++step) {
       model.zero_grad();
       loss_of(model(input_of(group->rank(), step))).backward();
     }
-    model.set_trace(nullptr);
-    const std::size_t before = trace->size();
-    for (int step = 0; step < 12; ++step) loss_of(model(input_of(group->rank()))).backward();
-    EXPECT_EQ(trace->size(), before);
-    trace->write(file, *group);
-    EXPECT_THAT(error_of([&] { trace->write("/nowhere/trace.json", *group); }),
-                HasSubstr("/nowhere/trace.json"));
   });
-  const auto json = nlohmann::json::parse(std::ifstream(file));
-  std::map<std::pair<int, std::string>, int> spans;
-  for (const auto& event : json["traceEvents"]) {
-    if (event["ph"] != "X") continue;
-    EXPECT_GE(event["dur"].get<double>(), 0);
-    ++spans[{event["pid"].get<int>(), event["cat"].get<std::string>()}];
+  std::uint64_t read = 0;
+  std::map<std::string, int> spans;
+  for (const wire::TraceSpan& span : wire::take_spans(*ring, read, 100'000, true).spans) {
+    EXPECT_LE(span.begin_ns, span.end_ns);
+    ++spans[wire::lane_of(span)];
   }
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ((spans[{rank, "loop"}]), 2);
-    EXPECT_EQ((spans[{rank, "compute"}]), 4);
-    for (const char* bucket : {"bucket 0 of 4", "bucket 3 of 4"}) {
-      EXPECT_EQ((spans[{rank, bucket}]), 6) << bucket;  // fill, queue, reduce
-    }
+  EXPECT_EQ(spans["compute"], 2 * 20 * 2);  // Forward and backward.
+  EXPECT_EQ(spans["reducer"], 2 * 20);
+  for (const char* bucket : {"bucket 0 of 4", "bucket 3 of 4"}) {
+    EXPECT_EQ(spans[bucket], 2 * 20 * 3) << bucket;  // fill, queue, reduce
   }
-}
-
-TEST(Trace, IsBounded) {
-  Trace trace(0, 3);
-  for (int i = 0; i < 5; ++i) trace.span("a", "b", Clock::now(), Clock::now());
-  EXPECT_EQ(trace.size(), 3U);
-  EXPECT_EQ(trace.dropped(), 2U);
+  runtime::note_traced(false);
+  const std::uint64_t before = ring->spans;
+  run_ranks({1}, [&](const GroupPtr& group) {
+    DistributedDataParallel model(make_mlp(7), group);
+    loss_of(model(input_of(0))).backward();
+  });
+  EXPECT_EQ(ring->spans, before);
 }
 
 }  // namespace

@@ -303,17 +303,6 @@ TEST_P(TrainTest, AModelInTwoStagesEndsWithTheBytesOfTheUndivided) {
   EXPECT_EQ(halves.at("model"), "toy-model-parallel");
 }
 
-TEST_P(TrainTest, TheTraceHasEveryStep) {
-  train(small({"--max-steps", "5", "--trace", path("trace.json")}));
-  const auto trace = nlohmann::json::parse(folder_.read("trace.json"));
-  std::vector<std::string> steps;
-  for (const auto& event : trace.at("traceEvents")) {
-    const std::string name = event.at("name");
-    if (name.starts_with("step ") && event.at("ph") == "X") steps.push_back(name);
-  }
-  EXPECT_THAT(steps, ::testing::ElementsAre("step 1", "step 2", "step 3", "step 4", "step 5"));
-}
-
 TEST_P(TrainTest, AModelWithoutBuffersIsTrained) {
   const auto summary = train(small({"--model", "mlp", "--max-steps", "3"}));
   EXPECT_EQ(summary.at("steps"), 3);
@@ -409,8 +398,6 @@ TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
                  AllOf(HasSubstr("--init-from"), HasSubstr("cnov*")));
   expect_failure({"--model", "mlp", "--init-from", path("other")}, kExitInvalidValue,
                  HasSubstr("--init-names"));
-  expect_failure({"--trace", path("none/trace.json")}, kExitInvalidValue,
-                 AllOf(HasSubstr("--trace"), HasSubstr(path("none/trace.json"))));
   expect_failure({"--rates", path("none/rates.jsonl")}, kExitInvalidValue,
                  AllOf(HasSubstr("--rates"), HasSubstr(path("none/rates.jsonl"))));
   expect_failure({"--device", "cuda"}, kExitInvalidValue, HasSubstr("--device cuda"));

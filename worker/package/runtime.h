@@ -10,4 +10,5 @@
 #include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/spawn.h"
+#include "worker/runtime/trace_scope.h"
 #include "worker/runtime/worker_environment.h"

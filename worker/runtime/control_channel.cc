@@ -25,6 +25,7 @@
 #include "common/process/descriptor_passing.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
+#include "worker/runtime/trace.h"
 #include "worker/runtime/waiting_time.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/write_error_file.h"
@@ -90,7 +91,7 @@ class SocketChannel final : public ControlChannel {
 
   void progress(std::int64_t step, double loss, double samples_per_second,
                 std::int64_t total_steps) override {
-    wire::Progress progress{step, loss, samples_per_second, total_steps, computed_ms()};
+    wire::Progress progress{step, loss, samples_per_second, total_steps, end_step(step)};
     {
       const std::lock_guard lock(mutex_);
       told_ = progress;
@@ -104,7 +105,7 @@ class SocketChannel final : public ControlChannel {
     {
       const std::lock_guard lock(mutex_);
       told_.step = step;
-      told_.computed_ms = computed_ms();
+      told_.computed_ms = end_step(step);
       if (!progress_is_due()) return;
       progress = told_;
     }
@@ -169,8 +170,12 @@ class SocketChannel final : public ControlChannel {
     return wire::encode_frame(wire::encode(message));
   }
 
-  static double computed_ms() {
-    return std::chrono::duration<double, std::milli>(runtime::computed_time(Clock::now())).count();
+  // Returns Progress::computed_ms.
+  static double end_step(std::int64_t step) {
+    const TimePoint now = Clock::now();
+    const auto computed = runtime::computed_time(now);
+    runtime::trace_step_ends(step, now);
+    return std::chrono::duration<double, std::milli>(computed).count();
   }
 
   // Needs mutex_.

@@ -16,6 +16,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wait/wait_interrupt.h"
 #include "worker/runtime/node_memory.h"
+#include "worker/runtime/trace.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
 
@@ -69,6 +70,7 @@ class ElasticWorker::Impl {
     std::shared_ptr<ProcessGroup> group = runtime::make_described_group(worker, options.group);
     attach(group);
     joined_ = group;
+    has_committed_ = false;
     channel->joined(group->round());
     return group;
   }
@@ -136,6 +138,8 @@ class ElasticWorker::Impl {
   }
 
   void committed(std::int64_t step) {
+    // The first commit is that of the state with which the round begins.
+    if (!std::exchange(has_committed_, true)) runtime::trace_training_begins(step, Clock::now());
     channel->progress(step);
     Round round = kNoRound;
     {
@@ -150,7 +154,9 @@ class ElasticWorker::Impl {
   std::unique_ptr<ControlChannel> channel;  // Reset first: its thread uses the rest.
 
  private:
-  std::weak_ptr<ProcessGroup> joined_;  // What join() has made last. Of the training thread.
+  // Of the training thread.
+  std::weak_ptr<ProcessGroup> joined_;  // What join() has made last.
+  bool has_committed_ = false;          // Since then.
 
   bool given_up() const { return options.given_up && options.given_up(); }
 

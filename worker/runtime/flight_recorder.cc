@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "worker/runtime/trace.h"
 
 namespace ddp::runtime {
 namespace {
@@ -29,32 +30,11 @@ void copy_text(std::string_view text, char (&to)[Size]) {
 
 constexpr std::size_t word_of(std::size_t offset) { return offset / sizeof(std::uint64_t); }
 
-// Grants the right to write, unless somebody else is writing.
-class Writing {
- public:
-  explicit Writing(FlightEntry& entry) : entry_(entry) {
-    version_ = entry_.version.load(std::memory_order_relaxed);
-    granted_ = version_ % 2 == 0 && entry_.version.compare_exchange_strong(
-                                        version_, version_ + 1, std::memory_order_acquire);
-    std::atomic_thread_fence(std::memory_order_release);
-  }
-  ~Writing() {
-    if (granted_) entry_.version.store(version_ + 2, std::memory_order_release);
-  }
-  Writing(const Writing&) = delete;
-  Writing& operator=(const Writing&) = delete;
-  bool granted() const { return granted_; }
-
- private:
-  FlightEntry& entry_;
-  std::uint32_t version_;
-  bool granted_;
-};
-
 }  // namespace
 
-FlightRecorder::FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name)
-    : ring_(reinterpret_cast<wire::FlightRing*>(flight)) {
+FlightRecorder::FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name,
+                               wire::TraceRing* trace)
+    : ring_(reinterpret_cast<wire::FlightRing*>(flight)), trace_(trace) {
   if (ring_->magic.load() != wire::kFlightMagic) {
     ring_->version = wire::kFlightVersion;
     ring_->rank = rank;
@@ -82,7 +62,7 @@ FlightRecorder::Slot FlightRecorder::message(const Issue& issue, TimePoint at, F
 
 void FlightRecorder::begin(Slot slot, const Issue& issue, TimePoint at, FlightState state) {
   FlightEntry& target = entry(slot);
-  const Writing writing(target);
+  const FlightEntry::Writing writing(target);
   if (!writing.granted()) return;
   FlightRecord record;
   record.number = slot & ~kMessage;
@@ -101,11 +81,8 @@ void FlightRecorder::begin(Slot slot, const Issue& issue, TimePoint at, FlightSt
   copy_text(issue.tag, record.tag);
   record.element_bytes = static_cast<std::uint32_t>(issue.element_bytes);
   record.message_tag = issue.message_tag;
-  std::uint64_t words[wire::kFlightWords];
-  std::memcpy(words, &record, sizeof(record));
-  for (std::size_t i = 0; i < wire::kFlightWords; ++i) {
-    target.words[i].store(words[i], std::memory_order_relaxed);
-  }
+  target.put(record);
+  if (record.ended_ns != 0 && is_wanted()) trace_end(record, (slot & kMessage) != 0);
 }
 
 void FlightRecorder::started(Slot slot, TimePoint at) { change(slot, FlightState::kStarted, at); }
@@ -117,7 +94,7 @@ void FlightRecorder::finished(Slot slot, bool ok, TimePoint at) {
 void FlightRecorder::change(Slot slot, FlightState state, TimePoint at) {
   if (slot == 0) return;
   FlightEntry& target = entry(slot);
-  const Writing writing(target);
+  const FlightEntry::Writing writing(target);
   // Another operation may have taken the entry.
   constexpr std::size_t kNumber = word_of(offsetof(FlightRecord, number));
   if (!writing.granted() ||
@@ -134,6 +111,29 @@ void FlightRecorder::change(Slot slot, FlightState state, TimePoint at) {
   const std::uint64_t group = target.words[kState].load(std::memory_order_relaxed) & 0xFFFFFFFF;
   target.words[kState].store(group | static_cast<std::uint64_t>(state) << 32,
                              std::memory_order_relaxed);
+  if (state != FlightState::kStarted && is_wanted())
+    trace_end(target.get(), (slot & kMessage) != 0);
+}
+
+bool FlightRecorder::is_wanted() const {
+  if (trace_ == nullptr) return false;
+  const bool is_on = trace_->on.load(std::memory_order_relaxed) != 0;
+  note_traced(is_on);
+  return is_on;
+}
+
+void FlightRecorder::trace_end(const FlightRecord& record, bool is_message) {
+  wire::TraceSpan span;
+  span.begin_ns = record.started_ns != 0 ? record.started_ns : record.issued_ns;
+  span.end_ns = record.ended_ns;
+  span.issued_ns = record.issued_ns;
+  span.index = static_cast<std::int64_t>(record.sequence);
+  span.bytes = wire::bytes_of(record);
+  span.group = record.group;
+  span.peer = record.root;
+  if (is_message) wire::set_lane(span, wire::kMessagesLane);
+  wire::set_name(span, wire::operation_of(record));
+  wire::put_span(*trace_, span);
 }
 
 }  // namespace ddp::runtime

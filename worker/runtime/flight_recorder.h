@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/flight_ring.h"
+#include "common/wire/trace_ring.h"
 
 namespace ddp::runtime {
 
@@ -14,7 +15,7 @@ namespace ddp::runtime {
 // (common/wire/flight_ring.h). Always on: an event costs a clock read and a few dozen
 // nanoseconds. Any thread; all groups of a rank share the rings. If two events write to the same
 // entry at once (256 operations or 128 messages apart), one is dropped. A copy records for the same
-// group.
+// group. While the agent wants a trace, what has ended goes there, too.
 class FlightRecorder {
  public:
   struct Issue {
@@ -30,7 +31,9 @@ class FlightRecorder {
   using Slot = std::uint64_t;  // Identifies one operation for ever; 0: none.
 
   // flight: kFlightBytes at the beginning of the rank's region. rank: in the world.
-  FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name);
+  // trace: of the same region; null: none.
+  FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name,
+                 wire::TraceRing* trace = nullptr);
 
   // at: when it was issued. started: whether it has been executing since then.
   Slot issued(const Issue& issue, TimePoint at = Clock::now(), bool started = false);
@@ -50,8 +53,11 @@ class FlightRecorder {
   }
   void begin(Slot slot, const Issue& issue, TimePoint at, wire::FlightState state);
   void change(Slot slot, wire::FlightState state, TimePoint at);
+  bool is_wanted() const;  // The agent wants a trace.
+  void trace_end(const wire::FlightRecord& record, bool is_message);
 
   wire::FlightRing* ring_;
+  wire::TraceRing* trace_;
   std::uint32_t group_;
 };
 

@@ -57,7 +57,7 @@ Group::Group(std::unique_ptr<transport::Transport> transport, Round round,
       transport_(std::move(transport)),
       collectives_(*transport_),
       flight_(transport_->segment().flight(transport_->topology().local_rank()), rank_,
-              meeting_.group) {
+              meeting_.group, &transport_->segment().trace(transport_->topology().local_rank())) {
   DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
   PostOfficeOptions messages;
   messages.timeout = options_.timeout;

@@ -14,6 +14,7 @@
 #include "common/base/secret.h"
 #include "common/wire/shm_layout.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/trace.h"
 
 namespace ddp::runtime {
 namespace {
@@ -72,6 +73,8 @@ NodeMemory open_agent_memory(const WorkerEnvironment& worker) {
   if (!name.empty()) {
     known.memory = memory;
     known.name = name;
+    wire::TraceRing* const ring = wire::trace_ring_of((*mapping)->region(worker.local_rank));
+    trace_into(*mapping, *ring);
   }
   return memory;
 }

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "worker/runtime/trace.h"
+
 namespace ddp::runtime {
 namespace {
 
@@ -18,7 +20,8 @@ struct WaitAccount {
   // The newest operation with a future.
   TimePoint future_issued;
   nanoseconds waited_before{0};  // Until it was issued.
-  nanoseconds future_wait{0};    // The wait for it, once it is done.
+  TimePoint future_done;
+  nanoseconds future_wait{0};  // The wait for it, once it is done.
 } account;
 
 thread_local bool waits_are_ignored = false;
@@ -36,6 +39,7 @@ void Waiting::end(TimePoint now) {
   const std::lock_guard lock(account.mutex);
   if (--account.waiters > 0) return;
   account.waited += std::max(nanoseconds(now - account.since), nanoseconds(0));
+  if (is_traced()) trace_span("wait", "wait for other ranks", account.since, now);
 }
 
 void ignore_waits_of_this_thread() { waits_are_ignored = true; }
@@ -51,7 +55,9 @@ void future_done(TimePoint issued) {
   const std::lock_guard lock(account.mutex);
   if (issued != account.future_issued) return;
   const nanoseconds counted = account.waited - account.waited_before;
-  account.future_wait = std::max(nanoseconds(Clock::now() - issued) - counted, nanoseconds(0));
+  account.future_done = Clock::now();
+  account.future_wait =
+      std::max(nanoseconds(account.future_done - issued) - counted, nanoseconds(0));
 }
 
 void future_is_waited_for(TimePoint issued) {
@@ -63,6 +69,10 @@ void future_is_waited_for(TimePoint issued) {
 
 nanoseconds computed_time(TimePoint now) {
   const std::lock_guard lock(account.mutex);
+  if (account.future_wait > nanoseconds(0) && is_traced()) {
+    trace_span("wait", "wait for other ranks", account.future_done - account.future_wait,
+               account.future_done);
+  }
   account.waited += std::exchange(account.future_wait, nanoseconds(0));
   account.future_issued = {};
   return nanoseconds(now.time_since_epoch()) - account.waited;

@@ -141,9 +141,6 @@ constexpr Flag kRunning[] = {
      "else the usable cores divided among the workers of the node; 1 with --logical-world-size)"},
     {"timeout", "SECONDS", "longest time that a collective operation may take (default 600)"},
     {"summary", "FILE", "write the result to this file, as one JSON object (default: none)"},
-    {"trace", "FILE",
-     "write what each rank did and when to this file, in Chrome's trace format, for "
-     "ui.perfetto.dev (default: none)"},
     {"rates", "FILE",
      "write the speed of training to this file, one JSON object a line for every --log-every steps "
      "(default: none)"},

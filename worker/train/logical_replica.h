@@ -42,7 +42,6 @@ class LogicalReplica final : public Replica {
   void broadcast_buffers() override {}  // They are equal after each step.
   void gather() override { ranks_.gather(reducer_.world(), group()); }
   LogicalRanks* logical_ranks() override { return &ranks_; }
-  void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 
  private:
   void local_step() override;

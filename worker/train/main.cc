@@ -109,7 +109,6 @@ class Worker {
 
   void train_round(Training& trainer, const std::shared_ptr<ProcessGroup>& group) {
     check_output(*group, "--summary", options_.summary);
-    check_output(*group, "--trace", options_.trace);
     check_output(*group, "--rates", options_.rates);
     agree_or_fail(*group, readable_, kExitDataInvalid, fmt::format("--data {}", options_.data));
     const std::vector<DeviceGroup> device_groups =

@@ -137,7 +137,7 @@ void check_together(const OptionValues& values, Options& options) {
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
   need(values, {"init-names"}, !options.init_from.empty(), "--init-from DIR");
   for (const char* flag :
-       {"data-dir", "checkpoint-dir", "init-from", "summary", "trace", "rates", "tensorboard"}) {
+       {"data-dir", "checkpoint-dir", "init-from", "summary", "rates", "tensorboard"}) {
     std::string path = "-";
     values.read(flag, path);
     if (path.empty()) throw BadValue{fmt::format("--{} '': expected a path", flag)};

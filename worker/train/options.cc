@@ -107,7 +107,6 @@ void read_running(const OptionValues& values, Options& options) {
   values.read<int>("threads", options.threads, 1, 4096);
   values.read("timeout", options.timeout_seconds, 0, 1e6, false);
   values.read("summary", options.summary);
-  values.read("trace", options.trace);
   values.read("rates", options.rates);
   values.read("tensorboard", options.tensorboard);
   values.read<std::int64_t>("eval-every", options.eval_every, 0);

@@ -74,7 +74,6 @@ struct Options {
   int threads = 0;  // 0: OMP_NUM_THREADS, or the usable cores shared by the workers of this node.
   double timeout_seconds = 600;  // Of a collective.
   std::string summary;           // Empty: none.
-  std::string trace;             // Empty: none.
   std::string rates;             // Empty: none.
   std::string tensorboard;       // Empty: none.
   std::int64_t eval_every = 0;   // Steps; 0: only at the end of an epoch.

@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
+#include "worker/runtime/trace_scope.h"
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/exactness.h"
@@ -110,7 +111,6 @@ Summary Training::finish() {
   summary.threads = round_.threads;
   if (replica_->keeps_ranks_equal()) check_same_weights(summary.weights_sha256);
   if (checkpoint_) checkpoint_->wait();
-  if (trace_) write_trace();
   say_sample();
   return summary;
 }
@@ -161,7 +161,10 @@ double Training::logical_ranks_step(std::int64_t joint) {
 }
 
 at::Tensor Training::loss_of(std::span<const std::int64_t> samples, bool /*counts*/) {
-  parts_.data.train->fill(samples, batch_);
+  {
+    const TraceScope scope("input", "batch");
+    parts_.data.train->fill(samples, batch_);
+  }
   seed_devices(parts_.devices);  // For dropout.
   const at::Tensor output =
       replica_->forward([&] { return model_->forward(batch_.input.to(parts_.devices.front())); });
@@ -300,16 +303,6 @@ void Training::log_accuracy() {
 
 void Training::note(const char* flag, const Result<void>& written) {
   if (!written) say(fmt::format("note: {} {}", flag, written.error().message));
-}
-
-void Training::write_trace() {
-  try {
-    trace_->write(parts_.options.trace, *group_);
-  } catch (const CollectiveError&) {
-    throw;
-  } catch (const std::runtime_error& unwritable) {
-    throw TrainingFailure(kExitInvalidValue, fmt::format("--trace {}", unwritable.what()));
-  }
 }
 
 // After data-parallel training all ranks must have the same bytes. If not, the result is wrong.

@@ -97,7 +97,6 @@ class Training final : private loop::TrainingLoop {
   void log_accuracy();
   void note(const char* flag, const Result<void>& written);
   Summary finish();
-  void write_trace();
   void say_sample();
   void check_same_weights(const std::string& sha256);
   std::int64_t steps_to_go() const;

@@ -66,10 +66,6 @@ void Training::make_round() {
                     plan().sampling.batch_size * ranks(), parts_.data.train->size()));
   }
   make_replica();
-  if (!options.trace.empty()) {
-    if (!trace_) trace_ = std::make_shared<Trace>(group_->rank());
-    replica_->set_trace(trace_);
-  }
   if (plan().saves) make_checkpoint();
   if (elastic() == nullptr || (!replica_->averager() && replica_->keeps_ranks_equal())) return;
   own_state_ = std::make_shared<LocalReplica>(*model_, *optimizer_);

@@ -67,8 +67,7 @@ class Arena::Free {
 Arena::Arena(std::shared_ptr<SharedMapping> mapping, int region)
     : mapping_(std::move(mapping)),
       region_(region),
-      free_(
-          std::make_shared<Free>(kArenaOffset, mapping_->region_bytes() / kAlignment * kAlignment)),
+      free_(std::make_shared<Free>(kArenaOffset, wire::kTraceOffset / kAlignment * kAlignment)),
       mapped_(static_cast<std::size_t>(mapping_->local_size())) {
   const std::size_t granules = mapping_->region_bytes() / kGranule + 1;
   for (auto& words : mapped_) {

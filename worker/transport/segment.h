@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/wire/trace_ring.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/segment_layout.h"
 #include "worker/transport/shared_mapping.h"
@@ -77,6 +78,10 @@ class Segment {
   }
   // Of the member's region: all groups of a rank share its recorder.
   std::byte* flight(int local) const { return head_of(mapping_->region(region_of(local))).flight; }
+  // Likewise.
+  wire::TraceRing& trace(int local) const {
+    return *wire::trace_ring_of(mapping_->region(region_of(local)));
+  }
 
   // Ends the round for every local rank; the first cause counts. Wakes all.
   void raise_abort(const Failure& cause);

@@ -202,16 +202,15 @@ TEST(TrainOptions, FlagsOfTheOptimizerReachTheirMembers) {
 }
 
 TEST(TrainOptions, FlagsOfDataParallelismReachTheirMembers) {
-  const Options options = good({"--comm-hook", "powersgd:rank=2", "--bucket-cap-mb", "0.5",
-                                "--gradient-as-bucket-view", "off", "--broadcast-buffers", "off",
-                                "--find-unused-parameters", "--static-graph", "--trace", "t"});
+  const Options options =
+      good({"--comm-hook", "powersgd:rank=2", "--bucket-cap-mb", "0.5", "--gradient-as-bucket-view",
+            "off", "--broadcast-buffers", "off", "--find-unused-parameters", "--static-graph"});
   EXPECT_EQ(options.comm_hook, "powersgd:rank=2");
   EXPECT_EQ(options.bucket_cap_mb, 0.5);
   EXPECT_FALSE(options.gradient_as_bucket_view);
   EXPECT_FALSE(options.broadcast_buffers);
   EXPECT_TRUE(options.find_unused_parameters);
   EXPECT_TRUE(options.static_graph);
-  EXPECT_EQ(options.trace, "t");
 }
 
 TEST(TrainOptions, LogicalRanksAreAveragedAfterTheirBackwards) {
@@ -266,8 +265,8 @@ TEST(TrainOptions, WorkersMustAgreeOnWhatTheyCompute) {
   }
   EXPECT_NE(agreed_flags(good({"--dropout", "0.5"})), agreed_flags(good({})));
   // Nodes may differ in where things are.
-  EXPECT_EQ(agreed_flags(good({"--model", "resnet50-model-parallel", "--trace", "t", "--threads",
-                               "3", "--summary", "s"})),
+  EXPECT_EQ(agreed_flags(
+                good({"--model", "resnet50-model-parallel", "--threads", "3", "--summary", "s"})),
             own);
 }
 
@@ -328,7 +327,7 @@ TEST(TrainOptions, FlagsThatContradictEachOtherAreNamed) {
              HasSubstr("warmup-exponential"));
   expect_bad({"--grad-sync", "step", "--static-graph"}, kExitInvalidValue,
              AllOf(HasSubstr("--static-graph"), HasSubstr("--grad-sync ddp")));
-  expect_bad({"--trace", ""}, kExitInvalidValue, HasSubstr("--trace"));
+  expect_bad({"--rates", ""}, kExitInvalidValue, HasSubstr("--rates"));
   expect_bad({"--broadcast-buffers", "yes"}, kExitInvalidValue, HasSubstr("on, off"));
 }
 

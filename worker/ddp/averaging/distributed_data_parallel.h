@@ -134,8 +134,6 @@ class DistributedDataParallel {
   DdpStats stats() const { return core_->stats(); }
   // Times are measured in the first ten iterations and then in one of every `iterations`.
   void set_runtime_logging_sample_rate(int iterations) { core_->set_sample_rate(iterations); }
-  // Records every iteration in the trace. Null stops recording.
-  void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
 
   // What averages during backward. Its header is not installed.
   const Reducer& reducer() const { return core_->reducer(); }

@@ -186,10 +186,6 @@ void DistributedDataParallelCore::watch_outputs(const std::vector<at::Tensor>& o
   reducer_->watch_outputs(outputs);
 }
 
-void DistributedDataParallelCore::set_trace(std::shared_ptr<Trace> trace) {
-  reducer_->timer().set_trace(std::move(trace));
-}
-
 void DistributedDataParallelCore::set_sample_rate(int iterations) {
   reducer_->timer().set_rate(iterations);
 }

@@ -15,7 +15,6 @@
 #include "worker/ddp/averaging/device_group.h"
 #include "worker/ddp/averaging/mixed_precision.h"
 #include "worker/ddp/averaging/stats.h"
-#include "worker/ddp/tensors/trace.h"
 #include "worker/runtime/process_group.h"
 
 namespace torch::nn {
@@ -112,7 +111,6 @@ class DistributedDataParallelCore {
   bool will_sync_buffers(bool is_training) const;
   void broadcast_buffers();
   DdpStats stats() const;
-  void set_trace(std::shared_ptr<Trace> trace);
   void set_sample_rate(int iterations);
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   void zero_grad(bool set_to_none);

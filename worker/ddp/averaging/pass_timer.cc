@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/runtime/trace.h"
+
 namespace ddp {
 namespace {
 
@@ -40,8 +42,9 @@ PassTimes PassTimer::average() const {
 
 void PassTimer::begin_forward() {
   const std::uint64_t iteration = iterations_++;
-  is_on_ =
-      trace_ || iteration < kAlwaysSampled || iteration % static_cast<std::uint64_t>(rate_) == 0;
+  is_traced_ = runtime::is_traced();
+  is_on_ = is_traced_ || iteration < kAlwaysSampled ||
+           iteration % static_cast<std::uint64_t>(rate_) == 0;
   in_backward_ = false;
   if (is_on_) forward_begin_ = Clock::now();
 }
@@ -49,7 +52,7 @@ void PassTimer::begin_forward() {
 void PassTimer::end_forward() {
   if (!is_on_) return;
   forward_end_ = Clock::now();
-  if (trace_) trace_->span("compute", "forward", forward_begin_, forward_end_);
+  if (is_traced_) runtime::trace_span("compute", "forward", forward_begin_, forward_end_);
 }
 
 void PassTimer::begin_backward(std::size_t pieces) {
@@ -106,18 +109,22 @@ void PassTimer::end_backward(const std::vector<std::string>& names) {
   sum_.backward_compute += last_.backward_compute;
   sum_.backward_comm += last_.backward_comm;
   sum_.backward_comm_overlap += last_.backward_comm_overlap;
-  if (trace_) add_to_trace(names, end);
+  if (is_traced_) trace_backward(names, end);
 }
 
-void PassTimer::add_to_trace(const std::vector<std::string>& names, TimePoint end) const {
-  trace_->span("compute", "backward", backward_begin_, compute_end_);
-  trace_->span("reducer", "wait for buckets", compute_end_, end);
+void PassTimer::trace_backward(const std::vector<std::string>& names, TimePoint end) const {
+  runtime::trace_span("compute", "backward", backward_begin_, compute_end_);
+  runtime::trace_span("reducer", "wait for buckets", compute_end_, end);
   for (std::size_t index = 0; index < pieces_.size(); ++index) {
     const Piece& piece = pieces_[index];
-    const std::string lane = names[index].substr(0, names[index].find(" ("));
+    const std::size_t of_parameters = names[index].find(" (");
+    const std::string lane = names[index].substr(0, of_parameters);
+    const std::string parameters =
+        of_parameters == std::string::npos ? "" : names[index].substr(of_parameters);
     const auto add = [&](const char* what, TimePoint from, TimePoint to) {
       if (is_set(from) && is_set(to) && from <= to) {
-        trace_->span(lane, fmt::format("{} {}", what, names[index]), from, to);
+        runtime::trace_span(lane, fmt::format("{}{}", what, parameters), from, to,
+                            static_cast<std::int64_t>(index));
       }
     };
     add("fill", piece.first, piece.ready);

@@ -2,12 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/clock.h"
-#include "worker/ddp/tensors/trace.h"
 
 namespace ddp {
 
@@ -20,14 +18,12 @@ struct PassTimes {
 };
 
 // Takes the times of forward, backward and pieces of buckets: of the first ten iterations, then of
-// one in every `rate`, and of all while there is a trace. Reads no clock otherwise. Used by one
+// one in every `rate`, and of all while this rank is traced. Reads no clock otherwise. Used by one
 // thread at a time.
 class PassTimer {
  public:
   // 1: every iteration.
   void set_rate(int rate);
-  // Null for none.
-  void set_trace(std::shared_ptr<Trace> trace) { trace_ = std::move(trace); }
 
   bool is_on() const { return is_on_; }
   std::uint64_t iterations() const { return iterations_; }
@@ -55,11 +51,11 @@ class PassTimer {
     TimePoint first, ready, launched, done;
   };
   bool is_taking() const { return is_on_ && in_backward_; }
-  void add_to_trace(const std::vector<std::string>& names, TimePoint end) const;
+  void trace_backward(const std::vector<std::string>& names, TimePoint end) const;
 
   int rate_ = 100;
-  std::shared_ptr<Trace> trace_;
   bool is_on_ = false;
+  bool is_traced_ = false;  // In this iteration.
   bool in_backward_ = false;
   std::uint64_t iterations_ = 0;
   std::uint64_t sampled_ = 0;

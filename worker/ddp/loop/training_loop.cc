@@ -6,9 +6,10 @@
 #include <utility>
 
 #include <ATen/Context.h>
-#include <fmt/format.h>
 
 #include "common/base/clock.h"
+#include "worker/runtime/trace.h"
+#include "worker/runtime/trace_scope.h"
 
 namespace ddp::loop {
 
@@ -86,6 +87,7 @@ void TrainingLoop::leave_round() {
 
 void TrainingLoop::train_to_the_end() {
   if (requests_) listening_.emplace(*requests_);
+  runtime::trace_training_begins(at_.step, Clock::now());
   while (at_.epoch < plan_.max_epochs) {
     sampler_->set_epoch(at_.epoch, at_.position);
     if (sampler_->steps_left() == 0) {
@@ -104,11 +106,11 @@ void TrainingLoop::take_step() {
   const TimePoint began = Clock::now();
   StepReport report;
   report.samples = sampler_->position() - at_.position;
+  replica_->zero_grad();
+  report.loss = backwards(samples, report.samples);
+  if (plan_.clip_grad_norm > 0) replica_->clip_grad_norm(plan_.clip_grad_norm);
   {
-    const Trace::Scope scope(trace_.get(), "loop", fmt::format("step {}", at_.step + 1));
-    replica_->zero_grad();
-    report.loss = backwards(samples, report.samples);
-    if (plan_.clip_grad_norm > 0) replica_->clip_grad_norm(plan_.clip_grad_norm);
+    const TraceScope scope("compute", "optimizer");
     replica_->step();
   }
   ++at_.step;
@@ -156,6 +158,7 @@ void TrainingLoop::save_if_due(bool epoch_ends) {
   const std::int64_t every = plan_.checkpoint_every;
   const bool is_its_turn = every > 0 && at_.step % every == 0;
   if (!epoch_ends && !is_its_turn && !is_over() && asked == Asked::kNothing) return;
+  const TraceScope scope("checkpoint", "checkpoint", at_.step);
   replica_->gather();
   save_checkpoint();
   if (asked == Asked::kCheckpointAndStop) stop_if_told();
@@ -167,6 +170,7 @@ void TrainingLoop::commit_if_due(bool epoch_ends) {
 }
 
 void TrainingLoop::commit() {
+  const TraceScope scope("checkpoint", "commit", at_.step);
   replica_->gather();
   elastic_->commit(at_.step);
 }

@@ -15,7 +15,6 @@
 #include "worker/ddp/replica/replica.h"
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/elastic_state.h"
-#include "worker/ddp/tensors/trace.h"
 #include "worker/runtime/checkpoint_requests.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
@@ -128,8 +127,7 @@ class TrainingLoop {
   // Null without checkpoints.
   std::unique_ptr<CheckpointRequests> requests_;
   std::optional<CheckpointRequests::Listening> listening_;
-  std::shared_ptr<Trace> trace_;  // Null: none.
-  double last_loss_ = 0;          // Of the last backward.
+  double last_loss_ = 0;  // Of the last backward.
 
  private:
   void take_step();

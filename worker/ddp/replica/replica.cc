@@ -39,7 +39,6 @@ class DdpReplica : public Replica {
     return clip_grad_norm_(module_->parameters(), max_norm);
   }
   void broadcast_buffers() override { core_.broadcast_buffers(); }
-  void set_trace(std::shared_ptr<Trace> trace) override { core_.set_trace(std::move(trace)); }
 
  protected:
   DistributedDataParallelCore& core() { return core_; }
@@ -95,7 +94,6 @@ class StepReplica final : public Replica {
   void broadcast_buffers() override {
     if (!buffers_.empty()) buffers_.run(group(), 0, "buffers");
   }
-  void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 
  private:
   static DistributedOptimizerOptions step_options(const ReplicaOptions& options) {

@@ -14,7 +14,6 @@
 #include "worker/ddp/averaging/no_sync.h"
 #include "worker/ddp/hooks/model_averager.h"
 #include "worker/ddp/replica/grad_sync.h"
-#include "worker/ddp/tensors/trace.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
@@ -71,8 +70,6 @@ class Replica {
   // Makes what each rank has of the logical ranks' state the same on all. Call it before a
   // checkpoint or a commit.
   virtual void gather() {}
-  // Records what backward does from now on, if this way of averaging works during backward.
-  virtual void set_trace(std::shared_ptr<Trace> trace) = 0;
 
   // The options' hook, and the averager that it needs after each step; null if there is none. Save
   // the state of both in checkpoints.

@@ -12,6 +12,7 @@
 #include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/trainer/convert.h"
 #include "worker/ddp/trainer/evaluation.h"
+#include "worker/runtime/trace_scope.h"
 
 namespace ddp::trainer {
 namespace {
@@ -214,8 +215,10 @@ void FitLoop::begin_step() {
 at::Tensor FitLoop::loss_of(std::span<const std::int64_t> samples, bool counts) {
   const auto& type =
       parts_.settings.training_type ? parts_.settings.training_type : parts_.settings.type;
-  const Batch batch =
-      converted(parts_.train.dataset->get_batch(samples), parts_.devices.front(), type);
+  const Batch batch = [&] {
+    const TraceScope scope("input", "batch");
+    return converted(parts_.train.dataset->get_batch(samples), parts_.devices.front(), type);
+  }();
   state_.sink.batch_size = counts ? static_cast<double>(samples.size()) : 0;
   return replica_->forward([&] { return step_.loss_of(batch, batch_index_++, state_.sink); });
 }
