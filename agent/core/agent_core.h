@@ -295,8 +295,10 @@ class AgentCore {
   void handle(const wire::Stop& message);
   void handle(const wire::Finish& message);
   void handle(const wire::Refused& message);
-  void handle(const wire::Moved& /*message*/) {}       // The shell follows it.
-  void handle(const wire::ShowOutput& /*message*/) {}  // The shell answers it.
+  void handle(const wire::Moved& /*message*/) {}  // The shell follows it.
+  // The shell answers these.
+  void handle(const wire::ShowOutput& /*message*/) {}
+  void handle(const wire::ReadTrace& /*message*/) {}
   void handle(const wire::Ping& /*message*/) {}
   void handle(const wire::Notice& message) { emit(Print{message.text}); }
 

@@ -45,18 +45,25 @@ void RoundMemory::abort(std::string_view reason) {
   ::syscall(SYS_futex, &header_->abort, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+MappedPart::~MappedPart() {
+  if (bytes_ != nullptr) ::munmap(bytes_, size_);
+}
+
+MappedPart RoundMemory::map(int local, std::size_t offset, std::size_t size) const {
+  const std::size_t region =
+      wire::kShmHeaderBytes + static_cast<std::size_t>(local) * wire::kShmBytesPerWorker;
+  void* bytes = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(),
+                       static_cast<off_t>(region + offset));
+  if (bytes == MAP_FAILED) return {};
+  return {static_cast<std::byte*>(bytes), size};
+}
+
 std::vector<wire::Flight> RoundMemory::flights() const {
   std::vector<wire::Flight> flights;
   for (int local = 0; local < header_->local_size; ++local) {
-    const std::size_t offset =
-        wire::kShmHeaderBytes + static_cast<std::size_t>(local) * wire::kShmBytesPerWorker;
-    void* bytes = ::mmap(nullptr, wire::kFlightBytes, PROT_READ, MAP_SHARED, fd_.get(),
-                         static_cast<off_t>(offset));
-    if (bytes == MAP_FAILED) continue;
-    if (auto flight = wire::read_flight(static_cast<const std::byte*>(bytes))) {
-      flights.push_back(std::move(*flight));
-    }
-    ::munmap(bytes, wire::kFlightBytes);
+    const MappedPart part = map(local, 0, wire::kFlightBytes);
+    if (!part) continue;
+    if (auto flight = wire::read_flight(part.bytes())) flights.push_back(std::move(*flight));
   }
   return flights;
 }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -11,6 +13,28 @@
 #include "common/wire/shm_layout.h"
 
 namespace ddp::agent {
+
+// A part of that memory, mapped until the object is gone; empty if that was refused.
+class MappedPart {
+ public:
+  MappedPart() = default;
+  MappedPart(std::byte* bytes, std::size_t size) : bytes_(bytes), size_(size) {}
+  MappedPart(MappedPart&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, nullptr)), size_(other.size_) {}
+  MappedPart& operator=(MappedPart&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MappedPart();
+
+  std::byte* bytes() const { return bytes_; }
+  explicit operator bool() const { return bytes_ != nullptr; }
+
+ private:
+  std::byte* bytes_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 // The memory that the workers of one node share in one round (shm_layout.h). The agent can raise
 // its abort word. It has no name, so nothing is left of it when the agent has closed it and the
@@ -27,6 +51,8 @@ class RoundMemory {
   int fd() const { return fd_.get(); }
   const wire::ShmHeader& header() const { return *header_; }
 
+  // `offset`, in the region of this local rank, and `size` are whole pages.
+  MappedPart map(int local, std::size_t offset, std::size_t size) const;
   // The flight records of all workers that have made a group.
   std::vector<wire::Flight> flights() const;
 

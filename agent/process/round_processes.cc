@@ -74,6 +74,7 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
       writers_(io, {.program = writer, .environment = environment_},
                {.on_count = [this](int count) { events_.on_snapshots(count); },
                 .print = [this](const std::string& text) { print(text); }}),
+      trace_(spec_.host, clock_name()),
       states_(Duration(spec_.uninterruptible_ms)),
       states_timer_(io),
       orphans_timer_(io) {
@@ -145,6 +146,8 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   }
   memory_ = std::move(*memory);
   round_ = round.round;
+  first_rank_ = round.members.at(static_cast<std::size_t>(round.group_rank)).first_rank;
+  trace_.begin_round(*memory_, round_, first_rank_);
   standbys_due_ = true;
   // Output so far belongs to the round before.
   for (const auto& worker : workers_) worker->drain_output();
@@ -259,21 +262,22 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
 
 void RoundProcesses::take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot) {
   const std::weak_ptr<Worker> source = worker.weak_from_this();
-  writers_.submit(
-      worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
-      worker.take_descriptors(),
-      [this, source, round = round_, step = snapshot.step](const wire::SnapshotWritten& written) {
-        saved_.push_back({.round = round,
-                          .step = step,
-                          .bytes = written.bytes,
-                          .seconds = written.seconds,
-                          .published = !written.path.empty(),
-                          .error = written.error});
-        const auto found = source.lock();
-        if (!found || !found->running()) return false;
-        found->send(written);
-        return true;
-      });
+  writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
+                  worker.take_descriptors(),
+                  [this, source, round = round_, step = snapshot.step,
+                   rank = first_rank_ + worker.local_rank()](const wire::SnapshotWritten& written) {
+                    saved_.push_back({.round = round,
+                                      .step = step,
+                                      .bytes = written.bytes,
+                                      .seconds = written.seconds,
+                                      .published = !written.path.empty(),
+                                      .error = written.error});
+                    trace_.saved(rank, saved_.back());
+                    const auto found = source.lock();
+                    if (!found || !found->running()) return false;
+                    found->send(written);
+                    return true;
+                  });
 }
 
 void RoundProcesses::request_checkpoint() {
@@ -509,6 +513,7 @@ void RoundProcesses::abandon(const std::set<int>& keep) {
                 [](const std::shared_ptr<Worker>& worker) { worker->close(); });
   workers_.erase(ended, workers_.end());
   context_.memory_kills.claim_all();
+  trace_.end_round();
   memory_.reset();
 }
 

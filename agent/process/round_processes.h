@@ -20,6 +20,7 @@
 #include "agent/process/snapshot_writers.h"
 #include "agent/process/state_watch.h"
 #include "agent/process/status_line.h"
+#include "agent/process/trace_reader.h"
 #include "agent/process/worker.h"
 #include "common/base/clock.h"
 #include "common/config/job_spec.h"
@@ -101,6 +102,8 @@ class RoundProcesses {
   std::vector<std::string> waits() const;
   // What has become of checkpoints of this node's workers since the last call.
   std::vector<wire::SavedShare> take_saved() { return std::exchange(saved_, {}); }
+  // What the workers do, while somebody wants to see it.
+  TraceReader& trace() { return trace_; }
   // The last that this worker has written. Empty if there is none.
   wire::Output output(int local_rank) const;
   void dump_stacks(int local_rank);
@@ -166,6 +169,8 @@ class RoundProcesses {
   bool checkpoint_wanted_ = false;  // No worker has been told yet.
   Round round_ = kNoRound;
   std::unique_ptr<RoundMemory> memory_;  // Empty: no round runs here.
+  Rank first_rank_ = 0;                  // Of this node in the round.
+  TraceReader trace_;                    // Reads `memory_`.
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> standbys_;
   int standbys_started_ = 0;

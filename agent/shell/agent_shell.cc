@@ -77,6 +77,10 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              [this](const wire::CoordinatorMessage& message) {
                if (const auto* request = std::get_if<wire::ShowOutput>(&message))
                  return show_output(*request);
+               if (const auto* question = std::get_if<wire::ReadTrace>(&message)) {
+                 return link_.send(
+                     wire::AgentMessage(processes_.trace().answer(Clock::now(), *question)));
+               }
                tell([this, message](TimePoint now) {
                  core_.on_unkillable(processes_.unkillable());
                  return core_.on_message(now, message);
@@ -284,7 +288,19 @@ void AgentShell::perform(const SendToCoordinator& action) {
     heartbeat->waits = processes_.waits();
     heartbeat->saved = processes_.take_saved();
   }
+  tell_rest_of_trace(message);
   link_.send(message);
+}
+
+// After these messages nobody may ask any more.
+void AgentShell::tell_rest_of_trace(const wire::AgentMessage& message) {
+  const bool have_ended = std::holds_alternative<wire::Succeeded>(message);
+  if (!have_ended && !std::holds_alternative<wire::Stopped>(message) &&
+      !std::holds_alternative<wire::Leave>(message)) {
+    return;
+  }
+  while (auto rest = processes_.trace().rest(Clock::now(), have_ended))
+    link_.send(wire::AgentMessage(std::move(*rest)));
 }
 
 void AgentShell::show_output(const wire::ShowOutput& request) {

@@ -69,6 +69,7 @@ class AgentShell {
   void listen_for_health_checks();
   void lead_to_store(wire::RoundStart& round);
   void show_output(const wire::ShowOutput& request);
+  void tell_rest_of_trace(const wire::AgentMessage& message);
 
   void perform(const Connect& action);
   void perform(const Disconnect& action);

@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 namespace ddp {
@@ -22,6 +23,15 @@ std::vector<std::string> own_environment() {
 std::string own_executable() {
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
+std::string clock_name() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  file >> boot;
+  std::error_code missing;
+  const std::filesystem::path space = std::filesystem::read_symlink("/proc/self/ns/time", missing);
+  return boot.empty() || missing ? "" : boot + " " + space.string();
 }
 
 bool is_ignored(int signal) {

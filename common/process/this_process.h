@@ -12,6 +12,10 @@ std::vector<std::string> own_environment();
 // The path of the program's file; empty if /proc does not tell.
 std::string own_executable();
 
+// Names the monotonic clock: equal for processes for which it shows the same, whatever container
+// they are in. Empty if the system does not tell.
+std::string clock_name();
+
 // Whether this process ignores the signal. nohup, for example, starts programs with a signal
 // ignored, and it must stay ignored.
 bool is_ignored(int signal);

@@ -80,6 +80,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Output, id, out, err)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEvents, events, lost, more, sent_ns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReadTrace, clock, zero_ns, answered_ns, received_ns,
+                                                sent_ns, names)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts,
@@ -105,6 +108,8 @@ static const char* type_name(const NodeCommitted*) { return "node_committed"; }
 static const char* type_name(const Stopped*) { return "stopped"; }
 static const char* type_name(const Leave*) { return "leave"; }
 static const char* type_name(const Output*) { return "output"; }
+static const char* type_name(const TraceEvents*) { return "trace_events"; }
+static const char* type_name(const ReadTrace*) { return "read_trace"; }
 static const char* type_name(const Welcome*) { return "welcome"; }
 static const char* type_name(const Waiting*) { return "waiting"; }
 static const char* type_name(const RoundStart*) { return "round_start"; }

@@ -143,6 +143,14 @@ struct Output {
   std::string err{};  // Likewise, of its standard error.
 };
 
+// Answer to ReadTrace; also sent before the node says that a round is over for it.
+struct TraceEvents {
+  std::string events{};      // In Chrome's format: objects of JSON, each ended by ",\n".
+  std::uint64_t lost = 0;    // How many spans were not read in time.
+  bool more = false;         // There are more already.
+  std::int64_t sent_ns = 0;  // The node's monotonic clock when it sent this.
+};
+
 // A worker of the round ended badly. May come several times in a round. The agent goes on
 // supervising the other workers.
 struct WorkerFailed {
@@ -287,6 +295,20 @@ struct ShowOutput {
   int local_rank = 0;
 };
 
+// Somebody wants to see what this node's workers do. The agent answers TraceEvents with what it has
+// not told yet, and stops recording if it is not asked again in time
+// (agent/process/trace_reader.h). All times are nanoseconds of monotonic clocks. From those of one
+// question and the answer before it, the agent knows what the coordinator's clock shows
+// (agent/core/clock_offset.h).
+struct ReadTrace {
+  std::string clock{};           // Names the coordinator's clock: clock_name().
+  std::int64_t zero_ns = 0;      // What that clock showed at time 0 of the trace.
+  std::int64_t answered_ns = 0;  // TraceEvents::sent_ns of the last answer; 0: there was none.
+  std::int64_t received_ns = 0;  // When the coordinator had that.
+  std::int64_t sent_ns = 0;      // When it sent this.
+  bool names = false;            // Somebody does not know the names of rows and ranks yet.
+};
+
 // A line for the person in front of the node's terminal.
 struct Notice {
   std::string text;
@@ -295,10 +317,10 @@ struct Notice {
 // Nothing to do. As long as the agent's machine acknowledges it, the machine is there.
 struct Ping {};
 
-using AgentMessage =
-    std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave, Output>;
+using AgentMessage = std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped,
+                                  Leave, Output, TraceEvents>;
 using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish,
-                                        Refused, Moved, Ping, Notice, ShowOutput>;
+                                        Refused, Moved, Ping, Notice, ShowOutput, ReadTrace>;
 
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);

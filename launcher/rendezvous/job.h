@@ -61,6 +61,7 @@ class Job {
   std::optional<std::pair<ConnectionId, int>> place_of(Rank rank) const;
   std::string failure_text() const;
   nlohmann::json history(TimePoint now) const;  // For GET /history.
+  const JobHistory& record_of_rounds() const { return history_; }
 
  private:
   // How much longer than the lease nodes may take to notice that their coordinator is lost.
@@ -201,7 +202,9 @@ class Job {
 
   void handle(const NodeId& from, const wire::Join& message);
   void handle(const NodeId& from, const wire::Heartbeat& message);
-  void handle(const NodeId& /*from*/, const wire::Output& /*message*/) {}  // AgentFront takes it.
+  // AgentFront takes these.
+  void handle(const NodeId& /*from*/, const wire::Output& /*message*/) {}
+  void handle(const NodeId& /*from*/, const wire::TraceEvents& /*message*/) {}
   void handle(const NodeId& from, const wire::WorkerFailed& message);
   void handle(const NodeId& from, const wire::Succeeded& message);
   void handle(const NodeId& from, const wire::NodeCommitted& message);
