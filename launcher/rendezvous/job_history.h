@@ -61,6 +61,7 @@ class JobHistory {
   // What the node with rank 0 has last told; NaN: not known.
   void sample(TimePoint now, double loss, double samples_per_second, double steps_per_second);
 
+  TimePoint began() const { return began_; }
   const std::deque<RoundRecord>& rounds() const { return rounds_; }
   std::size_t forgotten() const { return forgotten_; }  // Rounds before these.
   const std::deque<CheckpointRecord>& checkpoints() const { return checkpoints_; }

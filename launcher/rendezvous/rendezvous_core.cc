@@ -179,6 +179,19 @@ std::optional<std::pair<ConnectionId, int>> RendezvousCore::place_of(const std::
   return job == jobs_.end() ? std::nullopt : job->second->place_of(rank);
 }
 
+std::vector<ConnectionId> RendezvousCore::agents_of(const std::string& job_id) const {
+  std::vector<ConnectionId> agents;
+  for (const auto& [connection, of_job] : job_of_) {
+    if (of_job == job_id) agents.push_back(connection);
+  }
+  return agents;
+}
+
+const JobHistory* RendezvousCore::history_of(const std::string& job_id) const {
+  const auto job = jobs_.find(job_id);
+  return job == jobs_.end() ? nullptr : &job->second->record_of_rounds();
+}
+
 std::string RendezvousCore::failure_text(const std::string& job_id) const {
   const auto job = jobs_.find(job_id);
   return job == jobs_.end() ? "" : job->second->failure_text();

@@ -64,6 +64,7 @@ struct CoreOptions {
 };
 
 class Job;
+class JobHistory;
 
 // One object per daemon, used by one thread; nothing here blocks. Every call returns actions, which
 // the caller must carry out in order before the next call. `now` never goes backwards. Invalid
@@ -100,6 +101,10 @@ class RendezvousCore {
   // The connection of the agent whose node has this rank in the running round, and the rank's
   // number on that node.
   std::optional<std::pair<ConnectionId, int>> place_of(const std::string& job_id, Rank rank) const;
+  // The connections of the nodes that are in the job.
+  std::vector<ConnectionId> agents_of(const std::string& job_id) const;
+  // What a job has been through; null if there is no such job.
+  const JobHistory* history_of(const std::string& job_id) const;
   // The last failure of the job in full, as in its report; empty if none is known.
   std::string failure_text(const std::string& job_id) const;
   // All jobs, by their ids.

@@ -100,6 +100,10 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
   }
   if (const auto* const output = std::get_if<wire::Output>(&*message))
     return take_output(id, *output);
+  if (const auto* const events = std::get_if<wire::TraceEvents>(&*message)) {
+    if (hooks_.traced) hooks_.traced(id, *events);
+    return;
+  }
   if (!may_send(agent, *message)) return;
   if (stands_by_) return redirect(agent);
   const std::string address = agent.connection->remote_address();
@@ -156,6 +160,12 @@ void AgentFront::ask_output(const std::string& job_id, Rank rank, OutputCallback
   output_requests_.emplace(id, OutputRequest{agent->first, now, std::move(done)});
   agent->second.connection->send(wire::encode(
       wire::CoordinatorMessage(wire::ShowOutput{.id = id, .local_rank = place->second})));
+}
+
+void AgentFront::ask_trace(rendezvous::ConnectionId agent, const wire::ReadTrace& question) {
+  const auto found = agents_.find(agent);
+  if (found != agents_.end())
+    found->second.connection->send(wire::encode(wire::CoordinatorMessage(question)));
 }
 
 void AgentFront::take_output(std::uint64_t from, const wire::Output& output) {

@@ -36,6 +36,8 @@ class AgentFront {
     std::function<void(RefusalReason why, const std::string& remote)> refused{};
     // A worker's connection to the store, which came through its agent.
     std::function<void(const std::shared_ptr<net::Stream>& stream)> store_client{};
+    // What the workers of a node do. May be empty.
+    std::function<void(rendezvous::ConnectionId from, const wire::TraceEvents& events)> traced{};
   };
 
   // For jobs that any of their ddp-runs may coordinate (launcher/replicas). All are called from the
@@ -95,6 +97,14 @@ class AgentFront {
   // when they are there, and with nothing if there is no such rank or its agent is lost meanwhile.
   using OutputCallback = std::function<void(std::optional<wire::Output> output)>;
   void ask_output(const std::string& job_id, Rank rank, OutputCallback done);
+  // For TraceFeed.
+  std::vector<rendezvous::ConnectionId> agents_of(const std::string& job_id) const {
+    return core_->agents_of(job_id);
+  }
+  void ask_trace(rendezvous::ConnectionId agent, const wire::ReadTrace& question);
+  const rendezvous::JobHistory* history_of(const std::string& job_id) const {
+    return core_->history_of(job_id);
+  }
   std::string failure_text(const std::string& job_id) const { return core_->failure_text(job_id); }
   // Where the coordinator is, if this daemon stands by and knows it.
   std::optional<HostPort> coordinator_elsewhere() const;

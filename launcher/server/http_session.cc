@@ -68,12 +68,12 @@ void HttpSession::reply(std::string_view status, const HttpPage& page) {
   stream_->close_after_writes();
 }
 
-std::shared_ptr<net::ByteStream> HttpSession::begin_events() {
+std::shared_ptr<net::ByteStream> HttpSession::begin_stream(std::string_view content_type) {
   if (std::exchange(is_answered_, true)) return nullptr;
   limit_.cancel();
-  stream_->send(
-      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-store\r\n"
-      "Connection: close\r\n\r\n");
+  stream_->send(fmt::format(
+      "HTTP/1.1 200 OK\r\nContent-Type: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
+      content_type));
   if (with_body_) return stream_;
   stream_->close_after_writes();
   return nullptr;

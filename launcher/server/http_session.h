@@ -20,13 +20,13 @@ struct HttpPage {
 HttpPage text_page(std::string body);
 
 // Takes one HTTP/1.1 request, for people with a browser or curl, and for Prometheus. Then it sends
-// one answer and closes the connection, or gives the connection to a stream of events.
+// one answer and closes the connection, or gives the connection away for an answer without an end.
 // Only GET and HEAD: another method gets 405, and a request that is not HTTP 400. A request that is
 // not answered in 10 s gets 408 or 504.
 class HttpSession : public net::ByteStream::Handler,
                     public std::enable_shared_from_this<HttpSession> {
  public:
-  // Answers the request by reply() or begin_events(), at once or later.
+  // Answers the request by reply() or begin_stream(), at once or later.
   using Answer =
       std::function<void(const HttpRequest& request, const std::shared_ptr<HttpSession>& session)>;
 
@@ -39,10 +39,9 @@ class HttpSession : public net::ByteStream::Handler,
 
   // Only the first of these two calls counts. `status`: "200 OK".
   void reply(std::string_view status, const HttpPage& page);
-  // Begins an answer of server-sent events (the HTML standard, 9.2), which the caller writes to the
-  // stream; null if the request was answered. The connection ends when the client closes it, or by
-  // the caller.
-  std::shared_ptr<net::ByteStream> begin_events();
+  // Begins an answer that the caller writes to the stream; null if the request was answered. The
+  // connection ends when the client closes it, or by the caller.
+  std::shared_ptr<net::ByteStream> begin_stream(std::string_view content_type);
   std::string remote() const { return stream_->remote(); }
 
  private:

@@ -55,12 +55,21 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
                  if (options_.fresh_store_each_round) store_.reset();
                },
                [this](const std::string& job_id, const wire::Finish& finish) {
+                 trace_.on_job_finished(job_id);
                  const auto callback =
                      job_finished_;  // A copy, because the callback may destroy the server.
                  if (callback) callback(job_id, finish);
                },
                [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); },
-               [this](const std::shared_ptr<net::Stream>& stream) { take_stream(stream); }}),
+               [this](const std::shared_ptr<net::Stream>& stream) { take_stream(stream); },
+               [this](rendezvous::ConnectionId from, const wire::TraceEvents& events) {
+                 trace_.on_events(from, events);
+               }}),
+      trace_(io, {[this](const std::string& job_id) { return agents_.agents_of(job_id); },
+                  [this](rendezvous::ConnectionId agent, const wire::ReadTrace& question) {
+                    agents_.ask_trace(agent, question);
+                  },
+                  [this](const std::string& job_id) { return agents_.history_of(job_id); }}),
       site_(io, options.token, options.pages, site_sources()) {
   if (!options_.any_user) gate_.emplace();
   if (gate_ && gate_->blind()) {
@@ -310,6 +319,10 @@ Site::Sources Server::site_sources() {
             agents_.ask_output(job_id, rank, std::move(done));
           },
       .failure_text = [this](const std::string& job_id) { return agents_.failure_text(job_id); },
+      .trace =
+          [this](const std::string& job_id, std::shared_ptr<net::ByteStream> stream) {
+            trace_.add(job_id, std::make_shared<TraceStream>(std::move(stream)));
+          },
       .elsewhere = [this] { return agents_.coordinator_elsewhere(); },
       .refused = [this](RefusalReason why,
                         const std::string& remote) { refused_.note(why, remote); }};

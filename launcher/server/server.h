@@ -27,6 +27,8 @@
 #include "launcher/server/refusals.h"
 #include "launcher/server/site.h"
 #include "launcher/server/store_front.h"
+#include "launcher/server/trace_feed.h"
+#include "launcher/server/trace_sink.h"
 
 // The daemon. One listening socket accepts c10d store clients, agents and HTTP clients, which the
 // first byte tells apart. They feed StoreCore and RendezvousCore. ddp-rendezvous runs the daemon
@@ -100,6 +102,10 @@ class Server {
   void end_job(const std::string& job_id, int exit_code, const std::string& reason) {
     agents_.end_job(job_id, exit_code, reason);
   }
+  // Gives the sink what the workers of the job do from now on.
+  void trace(const std::string& job_id, std::shared_ptr<TraceSink> sink) {
+    trace_.add(job_id, std::move(sink));
+  }
   // Calls back from the event loop when no agent is connected any more, or after `limit`. The
   // daemon can then end without cutting anybody off.
   void drain(std::chrono::milliseconds limit, std::function<void()> done) {
@@ -157,6 +163,7 @@ class Server {
   Refusals refused_;
   std::optional<UserGate> gate_;  // Nothing if any user is let in.
   AgentFront agents_;
+  TraceFeed trace_;
   Site site_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
   std::uint64_t next_id_ = 1;

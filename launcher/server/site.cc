@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/parse_number.h"
@@ -53,11 +54,13 @@ void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>
       return session->reply("307 Temporary Redirect", page);
     }
   }
-  const bool is_guarded = path == "/" || path == "/live" || path == "/output" || path == "/failure";
+  const bool is_guarded =
+      path == "/" || path == "/live" || path == "/output" || path == "/failure" || path == "/trace";
   if (is_guarded && must_prove(request, session)) return;
   if (path == "/live") return begin_feed(session);
   if (path == "/output") return show_output(request, session);
   if (path == "/failure") return show_failure(request, session);
+  if (path == "/trace") return show_trace(request, session);
   if (const auto found = page(request)) return session->reply("200 OK", *found);
   session->reply("404 Not Found", text_page("the pages are /, /status, /history and /metrics\n"));
 }
@@ -113,7 +116,7 @@ void Site::begin_feed(const std::shared_ptr<HttpSession>& session) {
         "503 Service Unavailable",
         text_page(fmt::format("{} browsers look at this page already\n", LiveFeed::kMaxBrowsers)));
   }
-  if (auto stream = session->begin_events()) feed_.add(std::move(stream));
+  if (auto stream = session->begin_stream("text/event-stream")) feed_.add(std::move(stream));
 }
 
 void Site::show_output(const HttpRequest& request,
@@ -137,6 +140,24 @@ void Site::show_output(const HttpRequest& request,
                       return asked->reply("404 Not Found", text_page("no such rank runs now\n"));
                     asked->reply("200 OK", json_page({{"out", output->out}, {"err", output->err}}));
                   });
+}
+
+// Of the job that is named, or of the only one that runs.
+void Site::show_trace(const HttpRequest& request,
+                      const std::shared_ptr<HttpSession>& session) const {
+  const auto named = request.value_of("job");
+  std::vector<std::string> running;
+  for (const rendezvous::JobStatus& job : sources_.facts().jobs) {
+    if (!job.exit_code && (!named || job.job_id == *named)) running.push_back(job.job_id);
+  }
+  if (running.empty()) return session->reply("404 Not Found", text_page("no such job runs now\n"));
+  if (running.size() > 1) {
+    return session->reply("400 Bad Request",
+                          text_page(fmt::format("{} jobs run here; name one: {}\n", running.size(),
+                                                fmt::join(running, ", "))));
+  }
+  if (auto stream = session->begin_stream("application/json"))
+    sources_.trace(running.front(), std::move(stream));
 }
 
 void Site::show_failure(const HttpRequest& request,

@@ -36,6 +36,8 @@ class Site {
                        std::function<void(std::optional<wire::Output>)> done)>
         output;
     std::function<std::string(const std::string& job_id)> failure_text;
+    // Writes the trace of the job to the stream.
+    std::function<void(const std::string& job_id, std::shared_ptr<net::ByteStream> stream)> trace;
     // Where the coordinator is, if this daemon stands by.
     std::function<std::optional<HostPort>()> elsewhere;
     std::function<void(RefusalReason why, const std::string& remote)> refused;
@@ -58,6 +60,7 @@ class Site {
   std::optional<HttpPage> page(const HttpRequest& request) const;
   void begin_feed(const std::shared_ptr<HttpSession>& session);
   void show_output(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) const;
+  void show_trace(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) const;
   void show_failure(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) const;
 
   std::map<std::string, std::string> pages_;

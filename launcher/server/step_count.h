@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace ddp::server {
+
+// Counts the steps in a trace's events, until every rank has ended enough. How many ranks there
+// are, the events say (TraceFeed). Of ranks that end none (some programs report their progress on
+// rank 0 only), the count makes up its mind once others have ended four times as many.
+class StepCount {
+ public:
+  // wanted: 0 for no limit.
+  explicit StepCount(std::size_t wanted) : wanted_(wanted) {}
+
+  // Any part of the events, as it comes.
+  void take(std::string_view events);
+  bool is_reached() const;
+  // Of the rank that has ended fewest, or of all that are known to end any.
+  std::size_t fewest() const;
+
+ private:
+  void take_line();
+
+  std::size_t wanted_;
+  std::string line_;                             // What has come of a line.
+  std::size_t ranks_ = 0;                        // As the events say.
+  std::map<std::string, std::size_t> steps_of_;  // By the number of the rank's process.
+};
+
+}  // namespace ddp::server
