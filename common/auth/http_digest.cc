@@ -8,6 +8,7 @@
 
 #include "common/auth/hmac.h"
 #include "common/base/parse_number.h"
+#include "common/base/random_hex.h"
 
 namespace ddp::auth {
 namespace {
@@ -53,7 +54,33 @@ std::optional<std::map<std::string, std::string, std::less<>>> parse_fields(std:
   }
 }
 
+// RFC 7616, 3.4.1.
+std::string response_of(std::string_view user, const Secret& token, std::string_view nonce,
+                        std::string_view count, std::string_view client_nonce,
+                        std::string_view method, std::string_view target) {
+  const Secret secret(fmt::format("{}:{}:{}", user, kRealm, token.reveal()));
+  const Secret proof(fmt::format("{}:{}:{}:{}:auth:{}", hex(sha256(secret.reveal())), nonce, count,
+                                 client_nonce, hex(sha256(fmt::format("{}:{}", method, target)))));
+  return hex(sha256(proof.reveal()));
+}
+
 }  // namespace
+
+std::string http_digest_answer(std::string_view challenge, const Secret& token,
+                               std::string_view method, std::string_view target) {
+  if (!challenge.starts_with(kScheme)) return {};
+  auto fields = parse_fields(challenge.substr(kScheme.size()));
+  if (!fields || (*fields)["realm"] != kRealm) return {};
+  constexpr std::string_view kUser = "ddp-run";
+  constexpr std::string_view kCount = "00000001";
+  const std::string client_nonce = random_hex(16);
+  const std::string& nonce = (*fields)["nonce"];
+  return fmt::format(
+      R"(Digest username="{}", realm="{}", nonce="{}", uri="{}", algorithm=SHA-256, )"
+      R"(response="{}", qop=auth, nc={}, cnonce="{}")",
+      kUser, kRealm, nonce, target,
+      response_of(kUser, token, nonce, kCount, client_nonce, method, target), kCount, client_nonce);
+}
 
 HttpDigest::HttpDigest(Secret token, std::string key)
     : token_(std::move(token)), key_(std::move(key)) {}
@@ -77,12 +104,9 @@ HttpDigest::Verdict HttpDigest::judge(std::string_view method, std::string_view 
     return Verdict::kWrong;
   const std::string_view nonce = field("nonce");
   const std::string_view time = nonce.substr(0, nonce.find('-'));
-  const Secret user(fmt::format("{}:{}:{}", field("username"), kRealm, token_.reveal()));
-  const Secret proof(fmt::format("{}:{}:{}:{}:auth:{}", hex(sha256(user.reveal())), nonce,
-                                 field("nc"), field("cnonce"),
-                                 hex(sha256(fmt::format("{}:{}", method, target)))));
-  if (!equal_in_constant_time(field("response"), hex(sha256(proof.reveal()))))
-    return Verdict::kWrong;
+  const std::string response =
+      response_of(field("username"), token_, nonce, field("nc"), field("cnonce"), method, target);
+  if (!equal_in_constant_time(field("response"), response)) return Verdict::kWrong;
   // An earlier daemon at this port may have made it.
   const auto made = parse_whole_number<std::int64_t>(time);
   const bool is_ours = made && equal_in_constant_time(nonce, nonce_of(time));

@@ -8,6 +8,11 @@
 
 namespace ddp::auth {
 
+// The value of Authorization with which a client that knows the token answers a challenge (the
+// value of WWW-Authenticate). Empty if it is not one of HttpDigest.
+std::string http_digest_answer(std::string_view challenge, const Secret& token,
+                               std::string_view method, std::string_view target);
+
 // HTTP's Digest authentication (RFC 7616) with SHA-256 and qop "auth". A browser asks its user for
 // the token once, as a password with any user name, and proves with each request that it knows it,
 // without sending it. Pure: time in seconds goes in. CryptoLibrary::load() must have succeeded.

@@ -185,4 +185,12 @@ Result<std::string> Socket::read_exactly(std::size_t count, TimePoint deadline) 
   return out;
 }
 
+Result<std::string> Socket::read_some(TimePoint deadline) {
+  if (read_ == buffer_.size()) {
+    Result<void> filled = fill(deadline);
+    if (!filled) return filled.error();
+  }
+  return read_exactly(buffer_.size() - read_, deadline);
+}
+
 }  // namespace ddp::store

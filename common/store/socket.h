@@ -21,6 +21,8 @@ class Socket {
   // `taken`, if given: whether the system took all bytes, so that the peer may have got them.
   Result<void> write_all(std::string_view bytes, TimePoint deadline, bool* taken = nullptr);
   Result<std::string> read_exactly(std::size_t count, TimePoint deadline);
+  // What has come, at least one byte; kPeerLost at the end of the stream.
+  Result<std::string> read_some(TimePoint deadline);
   // The peer sees the end of the stream; reading goes on.
   Result<void> end_writing();
   // Whether, as far as this side knows, the peer has neither closed nor sent unrequested bytes.

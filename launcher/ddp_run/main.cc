@@ -40,6 +40,7 @@
 #include "launcher/slurm/step_token.h"
 #include "launcher/status/status_command.h"
 #include "launcher/status/top_command.h"
+#include "launcher/trace/trace_command.h"
 
 namespace {
 
@@ -173,6 +174,7 @@ int main(int argc, char** argv) {
   const auto& arguments = std::get<0>(line);
   if (const auto status = status::run_status_command(arguments)) return *status;
   if (const auto status = status::run_top_command(arguments)) return *status;
+  if (const auto status = trace::run_trace_command(arguments)) return *status;
   if (hosts::ParentLink::is_wanted(arguments)) return run_as_started();
   auto options = flags::parse_flags(arguments, environment);
   if (!options) return fail(options.error(), {});

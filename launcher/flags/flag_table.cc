@@ -254,6 +254,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "at the end of the job, write the page of the rendezvous' port as one HTML file, on the node "
      "that coordinates then",
      "--page-file job.html", true},
+    {kOutput, "trace", 0, "FILE",
+     "write what each rank does when to this file, from the first step to the last, for "
+     "ui.perfetto.dev; on the node that coordinates",
+     "--trace job.json", true},
 
     {kCommand, "dry-run", 0, "",
      "show what would be started where, with each worker's environment, and start nothing",

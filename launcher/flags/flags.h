@@ -73,6 +73,7 @@ struct Options {
   bool log_dir_is_default = false;  // Flags ask for files, but --log-dir is not given.
   std::string event_log;            // console, or json:FILE; empty: none.
   std::string page_file;            // Empty: none.
+  std::string trace_file;           // Empty: none.
 
   bool module = false;
   bool no_python = false;

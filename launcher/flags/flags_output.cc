@@ -19,7 +19,7 @@ Result<std::string> parse_event_log(const std::string& text) {
 
 Result<std::string> parse_file_name(const std::string& text) {
   if (!text.empty() && !text.ends_with('/')) return text;
-  return exit_error(kExitInvalidValue, "not a file name; write for example job.html");
+  return exit_error(kExitInvalidValue, "not the name of a file");
 }
 
 // Where log files go if a flag asks for them and none says where.
@@ -96,6 +96,7 @@ void read_output_flags(FlagReader& reader, Options& options) {
   read_log_dir(reader, options);
   reader.take("event-log-handler", parse_event_log, options.event_log);
   reader.take("page-file", parse_file_name, options.page_file);
+  reader.take("trace", parse_file_name, options.trace_file);
   if (const GivenFlag* given = reader.find("logs-specs");
       given != nullptr && given->value != "default") {
     reader.wrong(given->shown,

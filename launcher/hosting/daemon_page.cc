@@ -1,13 +1,13 @@
 #include "launcher/hosting/daemon_page.h"
 
 #include <cctype>
-#include <charconv>
 #include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/host_port.h"
+#include "common/base/parse_number.h"
 
 namespace ddp::hosting {
 namespace {
@@ -16,8 +16,15 @@ constexpr Duration kAnswerLimit{1'000};
 constexpr std::size_t kMaxHeadBytes = 16u << 10;
 constexpr std::size_t kMaxBodyBytes = 256u << 20;
 
-// Reads up to and including the empty line.
-Result<std::string> read_head(store::Socket& socket, TimePoint deadline) {
+std::optional<std::size_t> content_length(std::string_view head) {
+  const auto length =
+      parse_whole_number<std::size_t>(http_field(head, "content-length"), std::size_t{0});
+  return length && *length <= kMaxBodyBytes ? length : std::nullopt;
+}
+
+}  // namespace
+
+Result<std::string> read_http_head(store::Socket& socket, TimePoint deadline) {
   std::string head;
   while (!head.ends_with("\r\n\r\n")) {
     // Another protocol may never send an empty line, so the first letters decide.
@@ -32,20 +39,14 @@ Result<std::string> read_head(store::Socket& socket, TimePoint deadline) {
   return head;
 }
 
-std::optional<std::size_t> content_length(std::string_view head) {
+std::string http_field(std::string_view head, std::string_view name) {
   std::string lower(head);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  constexpr std::string_view kName = "\r\ncontent-length: ";
-  const std::size_t at = lower.find(kName);
-  if (at == std::string::npos) return std::nullopt;
-  std::size_t length = 0;
-  const char* begin = lower.data() + at + kName.size();
-  const auto [end, error] = std::from_chars(begin, lower.data() + lower.size(), length);
-  if (error != std::errc() || *end != '\r' || length > kMaxBodyBytes) return std::nullopt;
-  return length;
+  const std::size_t at = lower.find(fmt::format("\r\n{}: ", name));
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + name.size() + 4;
+  return std::string(head.substr(begin, head.find('\r', begin) - begin));
 }
-
-}  // namespace
 
 Result<std::optional<std::string>> get_page(store::Socket& socket, std::string_view path,
                                             std::string_view name, TimePoint deadline) {
@@ -53,7 +54,7 @@ Result<std::optional<std::string>> get_page(store::Socket& socket, std::string_v
       fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", path, name),
       deadline);
   if (!sent) return sent.error();
-  const auto head = read_head(socket, deadline);
+  const auto head = read_http_head(socket, deadline);
   if (!head) return head.error();
   const std::string status = head->substr(0, head->find("\r\n"));
   if (status.find(" 404 ") != std::string::npos) return std::optional<std::string>();

@@ -11,7 +11,9 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
+#include "common/base/host_port.h"
 #include "common/base/signal_name.h"
+#include "common/config/output_spec.h"
 #include "common/config/scratch_folder.h"
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
@@ -23,6 +25,7 @@
 #include "launcher/node/scratch_claim.h"
 #include "launcher/page/page.h"
 #include "launcher/page/page_document.h"
+#include "launcher/server/trace_sink.h"
 
 namespace ddp::node {
 namespace {
@@ -34,6 +37,9 @@ constexpr Duration kDrainLimit{5'000};
 // A process that writes a checkpoint is given up after this long without a sign of life.
 constexpr Duration kQuietLimit{60'000};
 constexpr Duration kOrphanLook{50};
+// Asks for a trace of the next steps.
+constexpr int kTraceSignal = SIGUSR2;
+constexpr std::size_t kTracedSteps = 20;
 
 }  // namespace
 
@@ -42,6 +48,8 @@ Supervisor::Supervisor(asio::io_context& io, plan::JobPlan plan,
     : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
   std::vector<int> wanted = plan_.spec.signals;
   if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
+  traces_at_signal_ = std::find(wanted.begin(), wanted.end(), kTraceSignal) == wanted.end();
+  if (traces_at_signal_) wanted.push_back(kTraceSignal);
   for (const int signal : wanted) {
     if (!is_ignored(signal)) signals_.add(signal);
   }
@@ -52,6 +60,7 @@ int Supervisor::run() {
     server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
       if (job_id == plan_.spec.job_id) on_job_finished(finish);
     });
+    trace_whole_job();
   }
   wait_for_signal();
   if (plan_.etcd) {
@@ -92,6 +101,7 @@ hosting::MovingHosting::Events Supervisor::hosting_events() {
 void Supervisor::on_coordinator(const std::string& host, int port) {
   plan_.spec.coordinator_host = host;
   plan_.spec.coordinator_port = port;
+  trace_whole_job();
   if (agent_) {
     agent_->tell_coordinator(host, port);
   } else if (!exit_code_ && lost_agents_ == 0) {
@@ -174,6 +184,8 @@ void Supervisor::wait_for_signal() {
     wait_for_signal();
     if (signal == plan_.spec.checkpoint_signal) {
       on_warning();
+    } else if (signal == kTraceSignal && traces_at_signal_) {
+      trace_some_steps();
     } else {
       // A node that was warned ends anyway, so the SIGTERM at the end of the job's time is not a
       // second request.
@@ -182,6 +194,38 @@ void Supervisor::wait_for_signal() {
       if (!announced) on_signal(signal);
     }
   });
+}
+
+// The daemon of this process writes the file while it coordinates. If it has taken over, the lost
+// one's file has the beginning of the job, and may be in the same folder.
+void Supervisor::trace_whole_job() {
+  if (plan_.trace_file.empty() || traces_whole_job_ || server() == nullptr) return;
+  traces_whole_job_ = true;
+  const std::string file =
+      plan_.host ? plan_.trace_file : fmt::format("{}.{}", plan_.trace_file, plan_.spec.host);
+  const auto on_end = [this, file](const std::string& error) {
+    if (!error.empty())
+      notices_.print(fmt::format("ddp-run: --trace {} is not complete: {}", file, error));
+  };
+  server()->trace(plan_.spec.job_id, std::make_shared<server::TraceFile>(file, 0, on_end));
+}
+
+void Supervisor::trace_some_steps() {
+  if (exit_code_) return;
+  if (server() == nullptr || !server()->job_status(plan_.spec.job_id)) {
+    return notice(
+        fmt::format("no trace from here: run ddp-run trace {}",
+                    host_and_port(plan_.spec.coordinator_host, plan_.spec.coordinator_port)));
+  }
+  const std::string folder = plan_.spec.log_dir.empty() ? "." : plan_.spec.log_dir;
+  const std::string file = fmt::format("{}/trace-{}-{}.json", folder,
+                                       config::job_folder_name(plan_.spec.job_id), ++traces_);
+  const auto on_end = [this, file](const std::string& error) {
+    notice(error.empty() ? fmt::format("the trace is in {}; open it at ui.perfetto.dev", file)
+                         : fmt::format("no trace in {}: {}", file, error));
+  };
+  server()->trace(plan_.spec.job_id,
+                  std::make_shared<server::TraceFile>(file, kTracedSteps, on_end));
 }
 
 // SLURM sends the warning signal to all nodes, so all of them stop.

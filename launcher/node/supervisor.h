@@ -67,6 +67,8 @@ class Supervisor {
   void on_signal(int signal);
   void want_checkpoint();
   void on_warning();
+  void trace_whole_job();
+  void trace_some_steps();
   bool is_to_be_continued(int exit_code) const;
   void kill_when_overdue();
   // The end: tells the other nodes if they depend on this process, prints the result, and gives the
@@ -96,6 +98,9 @@ class Supervisor {
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
                       // coordinator has decided.
   std::optional<wire::Finish> finish_;  // Only if this process hosts the rendezvous.
+  bool traces_at_signal_ = true;
+  bool traces_whole_job_ = false;
+  int traces_ = 0;  // Those that a signal has asked for.
   int lost_agents_ = 0;
   // Processes of lost agents that are finishing a checkpoint. They are our children and not reaped
   // yet.

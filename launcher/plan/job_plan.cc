@@ -165,6 +165,7 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   spec.python = python_of(options);
   spec.event_log = absolute_event_log(options.event_log);
   plan.page_file = options.page_file;
+  plan.trace_file = options.trace_file;
   spec.single_node_prefix = false;  // One worker's lines need no prefix.
   auto log_dir = make_log_folder(options);
   if (!log_dir) return log_dir.error();

@@ -45,8 +45,9 @@ struct JobPlan {
   std::int64_t requeue_before_ms = 0;
   // The workers check the nodes and print what they find, so that there is nothing to report.
   bool is_check = false;
-  std::string page_file;  // Where the page goes at the end of the job; empty: nowhere.
-  int tasks_fd = -1;      // The agent's listening socket for the node's other tasks; -1: none.
+  std::string page_file;   // Where the page goes at the end of the job; empty: nowhere.
+  std::string trace_file;  // Where the trace of the whole job goes; empty: nowhere.
+  int tasks_fd = -1;       // The agent's listening socket for the node's other tasks; -1: none.
   std::string
       endpoint_flag;  // The flag that names the endpoint, with its value; empty if there is none.
 };

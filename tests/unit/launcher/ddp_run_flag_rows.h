@@ -130,7 +130,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"role", "trainer", "rol"},
     {"event-log-handler", "console", "eve", "kafka",
      "the values are null, console and json:FILE, for example json:events.json"},
-    {"page-file", "job.html", "pag", "jobs/", "not a file name; write for example job.html"},
+    {"page-file", "job.html", "pag", "jobs/", "not the name of a file"},
+    {"trace", "job.json", "tra", "jobs/", "not the name of a file"},
     // ddp-run itself.
     {"dry-run", "", "dry"},
     {"print-completion", "zsh", "pri", "ksh", "the values are bash, zsh, tcsh and fish"},

@@ -1,0 +1,106 @@
+#include "launcher/trace/trace_client.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/auth/crypto_library.h"
+#include "common/auth/http_digest.h"
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "common/base/exit_error.h"
+#include "common/store/socket.h"
+#include "launcher/hosting/daemon_page.h"
+
+namespace ddp::trace {
+namespace {
+
+constexpr Duration kLimit{10'000};
+constexpr Duration kLook{200};
+constexpr std::size_t kMaxRefusalBytes = 4'096;
+
+struct Answer {
+  store::Socket socket;
+  std::string head;
+  bool has_status(std::string_view status) const {
+    return std::string_view(head).substr(0, head.find('\r')).find(status) != std::string_view::npos;
+  }
+};
+
+std::string target_of(const TraceRequest& request) {
+  if (request.job_id.empty()) return "/trace";
+  std::string target = "/trace?job=";
+  for (const char c : request.job_id)
+    target += fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  return target;
+}
+
+Result<Answer> ask(const TraceRequest& request, const std::string& authorization) {
+  const std::string name = host_and_port(request.endpoint.host, request.endpoint.port);
+  const TimePoint deadline = Clock::now() + kLimit;
+  auto socket = store::Socket::connect(request.endpoint.host, request.endpoint.port, deadline);
+  if (!socket) {
+    return exit_error(kExitJoinTimeout,
+                      "nothing answers at {}: {}; is a job running there, and is that the port of "
+                      "its --rdzv-endpoint?",
+                      name, socket.error().message);
+  }
+  std::string text =
+      fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", target_of(request), name);
+  if (!authorization.empty()) text += fmt::format("Authorization: {}\r\n", authorization);
+  const auto sent = socket->write_all(text + "\r\n", deadline);
+  auto head = sent ? hosting::read_http_head(*socket, deadline) : Result<std::string>(sent.error());
+  if (!head) {
+    return exit_error(kExitPortInUse, "what answers at {} is not a rendezvous: {}", name,
+                      head.error().message);
+  }
+  return Answer{std::move(*socket), std::move(*head)};
+}
+
+// The first line of the daemon's words about why there is no trace.
+Error refusal(Answer& answer) {
+  std::string why;
+  const TimePoint deadline = Clock::now() + kLimit;
+  while (why.size() < kMaxRefusalBytes) {
+    const auto more = answer.socket.read_some(deadline);
+    if (!more) break;
+    why += *more;
+  }
+  return exit_error(kExitInvalidValue, "{}", why.substr(0, why.find('\n')));
+}
+
+}  // namespace
+
+Result<void> follow_trace(const TraceRequest& request,
+                          const std::function<bool(std::string_view events)>& more) {
+  auto answer = ask(request, "");
+  if (answer && answer->has_status(" 401 ") && !request.token.empty()) {
+    if (const auto loaded = auth::CryptoLibrary::load(); !loaded) return loaded.error();
+    const std::string challenge = hosting::http_field(answer->head, "www-authenticate");
+    answer =
+        ask(request, auth::http_digest_answer(challenge, request.token, "GET", target_of(request)));
+  }
+  if (!answer) return answer.error();
+  if (answer->has_status(" 401 ")) {
+    return exit_error(kExitRefused, "{}",
+                      request.token.empty()
+                          ? "this job has a token; give it with --rdzv-token-file FILE or in "
+                            "DDP_RDZV_TOKEN"
+                          : "this job has another token");
+  }
+  if (!answer->has_status(" 200 ")) return refusal(*answer);
+  while (true) {
+    const auto is_there = answer->socket.can_read(Clock::now() + kLook);
+    if (!is_there) break;
+    if (!*is_there) {
+      if (!more({})) break;
+      continue;
+    }
+    const auto events = answer->socket.read_some(Clock::now() + kLimit);
+    if (!events) break;  // The job is over.
+    if (!more(*events)) break;
+  }
+  return {};
+}
+
+}  // namespace ddp::trace

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "common/base/host_port.h"
+#include "common/base/result.h"
+#include "common/base/secret.h"
+
+namespace ddp::trace {
+
+struct TraceRequest {
+  HostPort endpoint;
+  std::string job_id;  // Empty: the only job.
+  Secret token;        // Empty: none.
+};
+
+// Asks the daemon for the trace of a running job and passes on what comes. Returns when the job is
+// over, or `more` returns false; that is called a few times a second, too, with nothing. Errors are
+// exit_error, for people.
+Result<void> follow_trace(const TraceRequest& request,
+                          const std::function<bool(std::string_view events)>& more);
+
+}  // namespace ddp::trace
