@@ -279,7 +279,22 @@ def failed_round_ends_at_once(folder):
         assert time.monotonic() - begin < 30, job.log
 
 
-CASES = [steps_are_seen, unknown_loss_is_none, status_line, misuse_is_refused, nothing_without_agent, nothing_in_children, first_exception_is_named,
+def a_trace_says_who_is_late(folder):
+    file = Path(folder) / "trace.json"
+    with Job(folder, "trains", "--trace", str(file), workers=2) as job:
+        job.ends_with(0)
+    events = json.loads(file.read_text())
+    for rank in (0, 1):
+        own = [event for event in events if event.get("args", {}).get("rank") == rank]
+        assert [event["args"]["step"] for event in own if event["cat"] == "step"] == list(range(1, 31)), own
+        inputs = [event for event in own if event["cat"] == "input"]
+        assert [event["args"]["index"] for event in inputs] == list(range(1, 31)), inputs
+        assert len([event for event in own if event["cat"] == "collective" and event["name"] == "all_reduce"]) >= 30, own
+    summary = subprocess.run([f"{BIN}/ddp-run", "trace", str(file), "--summary"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+    assert "The others wait for rank 1" in summary, summary
+
+
+CASES = [steps_are_seen, a_trace_says_who_is_late, unknown_loss_is_none, status_line, misuse_is_refused, nothing_without_agent, nothing_in_children, first_exception_is_named,
          import_alone_tells_no_steps, no_progress_ends_the_job, childs_exception_is_not_reported, under_torchrun, own_hook_is_kept, hang_shows_python_frames,
          hang_below_a_shell, no_signal_to_another_program, requests_are_answered, requests_without_launcher, own_handler_is_kept,
          failed_round_ends_at_once]

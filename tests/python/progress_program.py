@@ -204,6 +204,18 @@ def has_own_handler():
         time.sleep(0.001)
 
 
+def trains():
+    """Thirty steps that compute the same, with a batch that takes rank 1 longer."""
+    dist.init_process_group("ddp")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    for step in range(1, 31):
+        with ddp_run.trace_scope("input", "batch", step):
+            time.sleep(0.02 if RANK == 1 else 0.002)  # sleep: stands for a slow disk
+        model(torch.ones(4, 64)).sum().backward()
+        ddp_run.progress(step)
+    dist.destroy_process_group()
+
+
 def blocks_after_request():
     """The others wait in a way that only a signal ends."""
     ddp_run.checkpoint_requested()

@@ -19,10 +19,12 @@ from ddp_run.progress import checkpoint_requested, progress
 from ddp_run.sampler import DistributedSampler
 from ddp_run.spawn import spawn
 from ddp_run.summary_writer import SummaryWriter
+from ddp_run.trace import trace_scope
 from ddp_run import stacks as _stacks
 
 __all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "LogicalWorld", "SummaryWriter", "abort", "checkpoint_requested",
-           "export_checkpoint", "is_registered", "nodes", "progress", "register", "run_elastic", "spawn", "weights_sha256"]
+           "export_checkpoint", "is_registered", "nodes", "progress", "register", "run_elastic", "spawn", "trace_scope",
+           "weights_sha256"]
 
 register()
 _failures.install()

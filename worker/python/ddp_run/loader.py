@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 from ddp_run import randomness
 from ddp_run.sampler import Batch, Deal, DistributedSampler
+from ddp_run.trace import trace_scope
 
 _END = object()
 _REFUSED = {
@@ -149,7 +150,7 @@ class _Loop:
             raise RuntimeError("this iteration of the loader has ended with an error: begin another, `for batch in loader`, which begins "
                                "with the batch that failed")
         try:
-            with contextlib.nullcontext() if self._loader.num_workers else randomness.kept():
+            with trace_scope("input", "batch"), contextlib.nullcontext() if self._loader.num_workers else randomness.kept():
                 batches = [next(self._source, _END) for _ in self._deal.ranks]
         except BaseException:
             self.close(keeps_workers=False)

@@ -1,12 +1,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "worker/python/native/bindings.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/requests.h"
+#include "worker/runtime/trace.h"
 #include "worker/runtime/write_error_file.h"
 
 // What a process of a job tells its agent, and hears from it.
@@ -45,6 +48,15 @@ void bind_worker(py::module_& module) {
   module.def("take_stop_request", &take_stop_request, ReleaseGil());
   module.def("write_error_file", &runtime::write_error_file, py::arg("message"),
              py::arg("callstack"), py::arg("secondary"), ReleaseGil());
+  module.def("is_traced", &runtime::is_traced);
+  module.def(
+      "trace_span",
+      [](const std::string& lane, const std::string& name, std::int64_t begin_ns,
+         std::int64_t end_ns, std::int64_t index) {
+        const auto at = [](std::int64_t ns) { return TimePoint(std::chrono::nanoseconds(ns)); };
+        runtime::trace_span(lane, name, at(begin_ns), at(end_ns), index);
+      },
+      py::arg("lane"), py::arg("name"), py::arg("begin_ns"), py::arg("end_ns"), py::arg("index"));
   module.def("is_consequence", &is_consequence, py::arg("text"));
   module.def("unused_signal", &unused_signal);
   module.def("set_stack_signal", &set_stack_signal, py::arg("number"));
