@@ -8,20 +8,19 @@
 BENCH_PARTS=browser,training chooses. The browser is on Debian 13 and later; `tests/browser/browser.py` drives it.
 """
 import contextlib
-import json
 import os
 import selectors
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import harness
 import jobs
+import training
 from question_launch import pss_mb
 
 sys.path.insert(0, str(harness.ROOT / "tests" / "browser"))
@@ -137,38 +136,19 @@ class Readers:
 
 
 def training_figures():
-    harness.require(harness.DDP_RUN)
-    with tempfile.TemporaryDirectory() as folder:
-        port, rates = jobs.free_port(), Path(folder) / "rates.jsonl"
-        nodes = [jobs.Node([harness.DDP_RUN, "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-rank", str(node),
-                            str(harness.BIN / "ddp-train"), "--model", "mnist", "--data", "synthetic", "--epochs", "100000", "--threads", "1",
-                            "--log-every", "1", "--rates", str(rates)], Path(folder) / f"node{node}.log") for node in (0, 1)]
-        try:
-            jobs.wait_until(lambda: rates.exists() and rates.stat().st_size > 0, LIMIT_S, "a first step")
+    with training.running() as trained:
 
-            def steps():
-                lines = rates.read_text().splitlines()
-                return json.loads(lines[-1] if lines[-1].endswith("}") else lines[-2])["step"]
+        def watched():
+            readers = Readers(trained.port, READERS)
+            value = trained.rate(SECONDS)
+            readers.close()
+            if readers.events < READERS * (SECONDS - 2):
+                sys.exit(f"bench: {READERS} readers were told only {readers.events} times")
+            return value
 
-            def rate():
-                begin, first = time.perf_counter(), steps()
-                time.sleep(SECONDS)
-                return (steps() - first) / (time.perf_counter() - begin)
-
-            def watched():
-                readers = Readers(port, READERS)
-                value = rate()
-                readers.close()
-                if readers.events < READERS * (SECONDS - 2):
-                    sys.exit(f"bench: {READERS} readers were told only {readers.events} times")
-                return value
-
-            found = harness.alternate({"ours": watched, "peer": rate}, ROUNDS)
-            yield harness.figure(f"steps a second of a training with {READERS} pages open", found["ours"], found["peer"], "none open", "steps/s", 0.99,
-                                 lower_is_better=False, digits=2)
-        finally:
-            for node in nodes:
-                node.kill()
+        found = harness.alternate({"ours": watched, "peer": lambda: trained.rate(SECONDS)}, ROUNDS)
+        yield harness.figure(f"steps a second of a training with {READERS} pages open", found["ours"], found["peer"], "none open", "steps/s", 0.99,
+                             lower_is_better=False, digits=2)
 
 
 def figures():

@@ -17,8 +17,10 @@ def figures():
     harness.require(PROGRAM)
     runs = [json.loads(subprocess.run([PROGRAM], check=True, stdout=subprocess.PIPE).stdout) for _ in range(5)]
     event = statistics.median(run["ns"] for run in runs)
+    traced = statistics.median(run["traced_ns"] for run in runs)
     message = statistics.median(run["message_ns"] for run in runs)
     clock = statistics.median(run["clock_ns"] for run in runs)
     yield harness.figure("flight recorder, ns an event", event, LIMIT_NS, "limit", "ns", 1)
     yield harness.figure("flight recorder, ns a message that is done at once", message, LIMIT_NS, "limit", "ns", 1)
+    yield harness.figure("flight recorder, ns an event while a trace is taken", traced, 2 * LIMIT_NS, "limit", "ns", 1)
     yield harness.figure("flight recorder, an event against a look at the clock", event, clock, "clock", "ns", None)
