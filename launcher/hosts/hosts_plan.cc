@@ -180,6 +180,10 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
   spec.rules.min_nodes = options.spec.rules.min_nodes;
   spec.rules.max_nodes = options.spec.rules.max_nodes;
   spec.host = machine.host_name;
+  spec.signals = options.spec.signals;
+  spec.checkpoint_signal = options.spec.checkpoint_signal;
+  plan.job.page_file = options.page_file;
+  plan.job.trace_file = options.trace_file;
   // Each host reads its own file of the same name.
   spec.tls = options.tls;
   spec.tls_name = plan.address;

@@ -57,11 +57,15 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, LaunchAgent agent,
                 {.on_report = [this](const NodeReport& report) { on_report(report); },
                  .on_line = [this](Stream stream, std::string_view line) { on_line(stream, line); },
                  .on_all_ended = [this] { io_.stop(); }}),
+      trace_(
+          plan_.job, [this](const std::string& text) { notice(text); },
+          [this](const std::string& text) { say(text); }),
+      page_file_(plan_.job),
       signals_(io),
       patience_(io),
       notice_(io),
       open_(static_cast<int>(plan_.order.places.size())) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     if (!is_ignored(signal)) signals_.add(signal);
   }
   for (const NodePlace& place : plan_.order.places) unreached_.insert(place.host);
@@ -76,6 +80,7 @@ int HostsRun::run() {
     server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
       if (job_id == plan_.job.spec.job_id) on_job_finished(finish);
     });
+    trace_.whole_job(*server_, false);
   }
   wait_for_signal();
   tell_unreached_later();
@@ -178,8 +183,10 @@ void HostsRun::wait_for_signal() {
   signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
-    if (signal == SIGUSR1) {
-      launcher_.signal(SIGUSR1);
+    if (signal == node::JobTrace::kSignal && node::JobTrace::is_free(plan_.job.spec) && server_) {
+      trace_.next_steps(*server_);
+    } else if (signal == SIGUSR1 || signal == SIGUSR2) {
+      launcher_.signal(signal);
     } else {
       on_signal(signal);
     }
@@ -189,6 +196,7 @@ void HostsRun::wait_for_signal() {
 void HostsRun::on_signal(int signal) {
   constexpr int kEnough = 3;
   if (interrupted_by_ == 0) interrupted_by_ = signal;
+  if (server_) page_file_.job_is_stopped(*server_);
   if (++interrupts_ < kEnough) return launcher_.signal(signal);
   launcher_.kill();
 }
@@ -205,6 +213,11 @@ void HostsRun::conclude() {
                            first_end_->report, first_end_->error};
   } else if (!finish_) {
     finish_ = wire::Finish{};
+  }
+  if (server_) {
+    server_->end_traces();
+    const auto kept = page_file_.write(*server_, finish_->exit_code, finish_->summary);
+    if (!kept) say(kept.error().message);
   }
   if (finish_->exit_code == kExitSuccess) return;
   if (plan_.job.is_check && finish_->exit_code == kExitUnfit) return;

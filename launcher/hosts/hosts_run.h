@@ -13,6 +13,8 @@
 #include "launcher/hosts/hosts_status.h"
 #include "launcher/hosts/launcher.h"
 #include "launcher/hosts/output_writer.h"
+#include "launcher/node/job_trace.h"
+#include "launcher/node/page_file.h"
 #include "launcher/server/server.h"
 
 namespace ddp::hosts {
@@ -54,6 +56,8 @@ class HostsRun {
   std::shared_ptr<OutputWriter> error_;  // One object if both are the same terminal or pipe.
   std::optional<HostsStatus> status_;
   Launcher launcher_;
+  node::JobTrace trace_;
+  node::PageFile page_file_;
   asio::signal_set signals_;
   net::Timer patience_;  // After the end: when it fires, a line says who is still waited for.
   net::Timer notice_;    // For the line that names hosts that are not reached yet.

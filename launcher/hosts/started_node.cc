@@ -22,7 +22,8 @@ int give_up(const Error& error) {
 // Undoes ignored and blocked signals, which this process may have inherited from what started it
 // (sshd, kubectl).
 void reset_signals() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) ::signal(signal, SIG_DFL);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
+    ::signal(signal, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
 }

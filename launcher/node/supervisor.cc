@@ -13,19 +13,14 @@
 #include "common/base/exit_error.h"
 #include "common/base/host_port.h"
 #include "common/base/signal_name.h"
-#include "common/config/output_spec.h"
 #include "common/config/scratch_folder.h"
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
 #include "common/process/this_process.h"
-#include "common/process/write_file.h"
 #include "launcher/hosting/etcd_hosting.h"
 #include "launcher/hosting/replica_hosting.h"
 #include "launcher/node/error_above.h"
 #include "launcher/node/scratch_claim.h"
-#include "launcher/page/page.h"
-#include "launcher/page/page_document.h"
-#include "launcher/server/trace_sink.h"
 
 namespace ddp::node {
 namespace {
@@ -37,19 +32,23 @@ constexpr Duration kDrainLimit{5'000};
 // A process that writes a checkpoint is given up after this long without a sign of life.
 constexpr Duration kQuietLimit{60'000};
 constexpr Duration kOrphanLook{50};
-// Asks for a trace of the next steps.
-constexpr int kTraceSignal = SIGUSR2;
-constexpr std::size_t kTracedSteps = 20;
 
 }  // namespace
 
 Supervisor::Supervisor(asio::io_context& io, plan::JobPlan plan,
                        std::unique_ptr<server::Server> server)
-    : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
+    : io_(io),
+      plan_(std::move(plan)),
+      server_(std::move(server)),
+      trace_(
+          plan_, [this](const std::string& text) { notice(text); },
+          [this](const std::string& text) { notices_.print("ddp-run: " + text); }),
+      page_file_(plan_),
+      signals_(io),
+      timer_(io) {
   std::vector<int> wanted = plan_.spec.signals;
   if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
-  traces_at_signal_ = std::find(wanted.begin(), wanted.end(), kTraceSignal) == wanted.end();
-  if (traces_at_signal_) wanted.push_back(kTraceSignal);
+  if (JobTrace::is_free(plan_.spec)) wanted.push_back(JobTrace::kSignal);
   for (const int signal : wanted) {
     if (!is_ignored(signal)) signals_.add(signal);
   }
@@ -184,8 +183,8 @@ void Supervisor::wait_for_signal() {
     wait_for_signal();
     if (signal == plan_.spec.checkpoint_signal) {
       on_warning();
-    } else if (signal == kTraceSignal && traces_at_signal_) {
-      trace_some_steps();
+    } else if (signal == JobTrace::kSignal && JobTrace::is_free(plan_.spec)) {
+      trace_next_steps();
     } else {
       // A node that was warned ends anyway, so the SIGTERM at the end of the job's time is not a
       // second request.
@@ -196,36 +195,17 @@ void Supervisor::wait_for_signal() {
   });
 }
 
-// The daemon of this process writes the file while it coordinates. If it has taken over, the lost
-// one's file has the beginning of the job, and may be in the same folder.
 void Supervisor::trace_whole_job() {
-  if (plan_.trace_file.empty() || traces_whole_job_ || server() == nullptr) return;
-  traces_whole_job_ = true;
-  const std::string file =
-      plan_.host ? plan_.trace_file : fmt::format("{}.{}", plan_.trace_file, plan_.spec.host);
-  const auto on_end = [this, file](const std::string& error) {
-    if (!error.empty())
-      notices_.print(fmt::format("ddp-run: --trace {} is not complete: {}", file, error));
-  };
-  server()->trace(plan_.spec.job_id, std::make_shared<server::TraceFile>(file, 0, on_end));
+  if (server() != nullptr) trace_.whole_job(*server(), !plan_.host);
 }
 
-void Supervisor::trace_some_steps() {
+void Supervisor::trace_next_steps() {
   if (exit_code_) return;
-  if (server() == nullptr || !server()->job_status(plan_.spec.job_id)) {
-    return notice(
-        fmt::format("no trace from here: run ddp-run trace {}",
-                    host_and_port(plan_.spec.coordinator_host, plan_.spec.coordinator_port)));
-  }
-  const std::string folder = plan_.spec.log_dir.empty() ? "." : plan_.spec.log_dir;
-  const std::string file = fmt::format("{}/trace-{}-{}.json", folder,
-                                       config::job_folder_name(plan_.spec.job_id), ++traces_);
-  const auto on_end = [this, file](const std::string& error) {
-    notice(error.empty() ? fmt::format("the trace is in {}; open it at ui.perfetto.dev", file)
-                         : fmt::format("no trace in {}: {}", file, error));
-  };
-  server()->trace(plan_.spec.job_id,
-                  std::make_shared<server::TraceFile>(file, kTracedSteps, on_end));
+  if (server() != nullptr && server()->job_status(plan_.spec.job_id))
+    return trace_.next_steps(*server());
+  if (tell_end_) return;  // All nodes have got the signal.
+  notice(fmt::format("no trace from here: run ddp-run trace {}",
+                     host_and_port(plan_.spec.coordinator_host, plan_.spec.coordinator_port)));
 }
 
 // SLURM sends the warning signal to all nodes, so all of them stop.
@@ -270,9 +250,7 @@ void Supervisor::on_signal(int signal) {
     return io_.stop();  // Everything is over; only the other nodes still read what was sent.
   const bool first = interrupted_by_ == 0;
   if (first) interrupted_by_ = signal;
-  // The coordinator forgets a job that its last node leaves.
-  if (first && !plan_.page_file.empty() && server() != nullptr)
-    last_page_ = server()->page_document(plan_.spec.job_id);
+  if (first && server() != nullptr) page_file_.job_is_stopped(*server());
   if (!agent_) {
     return conclude(kExitSignalBase + signal,
                     fmt::format("node {} was stopped by {}", plan_.spec.host, signal_name(signal)),
@@ -286,14 +264,6 @@ void Supervisor::on_signal(int signal) {
 
 bool Supervisor::prints_report() const {
   return server() != nullptr || plan_.spec.rules.max_nodes == 1 || plan_.spec.node_rank == 0;
-}
-
-void Supervisor::write_page(int exit_code, const std::string& summary) {
-  nlohmann::json document = server()->page_document(plan_.spec.job_id);
-  if (document.at("jobs").empty() && !last_page_.is_null()) document = last_page_;
-  page::end_jobs(document, exit_code, summary);
-  const auto written = write_file(plan_.page_file, page::page_file(document));
-  if (!written) notices_.print(fmt::format("ddp-run: --page-file: {}", written.error().message));
 }
 
 void Supervisor::conclude(const wire::Finish& finish) {
@@ -321,7 +291,8 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
     server()->end_job(plan_.spec.job_id, exit_code, summary);
   }
   if (server() == nullptr || goes_on) return say_farewell();
-  if (!plan_.page_file.empty()) write_page(exit_code, summary);
+  if (const auto kept = page_file_.write(*server(), exit_code, summary); !kept)
+    notices_.print("ddp-run: " + kept.error().message);
   server()->drain(kDrainLimit, [this] { say_farewell(); });
 }
 
@@ -360,6 +331,7 @@ bool Supervisor::look_after_orphans() {
 
 void Supervisor::say_farewell() {
   if (!look_after_orphans()) return timer_.after(kOrphanLook, [this] { say_farewell(); });
+  if (server() != nullptr) server()->end_traces();
   if (!moving_) return io_.stop();
   moving_->end([this] { io_.stop(); });
 }

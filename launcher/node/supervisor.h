@@ -14,7 +14,6 @@
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
-#include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
@@ -22,7 +21,9 @@
 #include "common/process/life_signs.h"
 #include "launcher/hosting/moving_hosting.h"
 #include "launcher/node/agent_process.h"
+#include "launcher/node/job_trace.h"
 #include "launcher/node/notices.h"
+#include "launcher/node/page_file.h"
 #include "launcher/plan/job_plan.h"
 #include "launcher/server/server.h"
 #include "launcher/slurm/step/requeue.h"
@@ -68,7 +69,7 @@ class Supervisor {
   void want_checkpoint();
   void on_warning();
   void trace_whole_job();
-  void trace_some_steps();
+  void trace_next_steps();
   bool is_to_be_continued(int exit_code) const;
   void kill_when_overdue();
   // The end: tells the other nodes if they depend on this process, prints the result, and gives the
@@ -76,7 +77,6 @@ class Supervisor {
   void conclude(int exit_code, const std::string& summary, const std::string& report,
                 const std::string& error = "");
   void conclude(const wire::Finish& finish);
-  void write_page(int exit_code, const std::string& summary);
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
   server::Server* server() const { return moving_ ? moving_->server() : server_.get(); }
@@ -94,13 +94,12 @@ class Supervisor {
   UniqueFd scratch_;                                // Holds the lock of this node's scratch folder.
   std::unique_ptr<AgentProcess> agent_;
   Notices notices_{STDERR_FILENO};
+  JobTrace trace_;
+  PageFile page_file_;
   asio::signal_set signals_;
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
                       // coordinator has decided.
   std::optional<wire::Finish> finish_;  // Only if this process hosts the rendezvous.
-  bool traces_at_signal_ = true;
-  bool traces_whole_job_ = false;
-  int traces_ = 0;  // Those that a signal has asked for.
   int lost_agents_ = 0;
   // Processes of lost agents that are finishing a checkpoint. They are our children and not reaped
   // yet.
@@ -112,8 +111,7 @@ class Supervisor {
   slurm::Stop stop_;  // What decides whether a step's job goes on later.
   bool to_be_continued_ = false;
   bool has_hosted_ = false;
-  nlohmann::json last_page_;  // With --page-file: what the page showed when the first signal came.
-  TellEnd tell_end_;          // Null: the result is printed.
+  TellEnd tell_end_;  // Null: the result is printed.
   std::optional<int> exit_code_;
 };
 

@@ -106,6 +106,8 @@ class Server {
   void trace(const std::string& job_id, std::shared_ptr<TraceSink> sink) {
     trace_.add(job_id, std::move(sink));
   }
+  // This process ends, so what is traced ends here.
+  void end_traces() { trace_.end(); }
   // Calls back from the event loop when no agent is connected any more, or after `limit`. The
   // daemon can then end without cutting anybody off.
   void drain(std::chrono::milliseconds limit, std::function<void()> done) {

@@ -198,4 +198,8 @@ void TraceFeed::on_job_finished(const std::string& job_id) {
   }
 }
 
+void TraceFeed::end() {
+  while (!jobs_.empty()) on_job_finished(std::string(jobs_.begin()->first));
+}
+
 }  // namespace ddp::server

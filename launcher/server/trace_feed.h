@@ -43,6 +43,8 @@ class TraceFeed {
   void add(const std::string& job_id, std::shared_ptr<TraceSink> sink);
   void on_events(rendezvous::ConnectionId from, const wire::TraceEvents& events);
   void on_job_finished(const std::string& job_id);
+  // No sink gets anything any more.
+  void end();
 
  private:
   struct Reader {

@@ -155,6 +155,27 @@ def a_token_is_asked_for(folder):
             node.kill()
 
 
+def a_job_on_hosts_is_traced_until_it_is_stopped(folder):
+    """Its rendezvous is in the ddp-run that starts the others."""
+    agent, trace, page = folder / "agent", folder / "hosts.json", folder / "hosts.html"
+    agent.write_text("#!/bin/sh\nshift\nexec \"$@\"\n")
+    agent.chmod(0o700)
+    job = jobs.Node([str(BIN / "ddp-run"), "--hosts", "a,b", "--launch-agent", str(agent), "-x", "OUT", "-x", "TEST_NODE", "--rdzv-id", "hosts",
+                     "--trace", str(trace), "--page-file", str(page), str(LATE_WORKER), "2"], folder / "hosts.log",
+                    {"OUT": str(folder), "TEST_NODE": "none"})
+    try:
+        jobs.wait_until(lambda: trace.exists() and trace.read_text().count('"cat":"step"') > 100, LIMIT_S, "steps in the trace")
+        job.process.send_signal(signal.SIGUSR2)
+        jobs.wait_until(lambda: b"trace-hosts-1.json; open it" in job.log_path.read_bytes(), LIMIT_S, "the trace of SIGUSR2")
+        job.process.send_signal(signal.SIGTERM)
+        assert job.wait(LIMIT_S) == 128 + signal.SIGTERM, job.tail()
+    finally:
+        job.kill()
+    events = json.loads(trace.read_text())  # It is whole.
+    assert {event["args"]["rank"] for event in spans_of(events, "step")} == {0, 1}
+    assert "<!doctype html" in page.read_text().lower()
+
+
 def it_says_what_is_wrong(folder):
     for words, status, text in ((["--steps", "5"], 2, "the rendezvous is missing"), (["a", "b"], 2, "only one endpoint"),
                                 (["a", "--step"], 2, "no such flag"), (["a", "--steps"], 2, "needs a value"), (["a", "--steps", "0"], 64, "--steps 0"),
@@ -176,6 +197,7 @@ def main():
         a_whole_job_is_traced_through_a_kill(folder)
         who_is_late_is_named(folder)
         a_token_is_asked_for(folder)
+        a_job_on_hosts_is_traced_until_it_is_stopped(folder)
     if not trace_processor.is_there():
         print(f"without SQL: {trace_processor.LIBRARY} is not here (chromium-shell, since Debian 13)")
 

@@ -22,8 +22,9 @@ struct Name {
   }
   std::string operator()(const Disconnect&) const { return "disconnect"; }
   std::string operator()(const SendToCoordinator& a) const {
-    static const char* const kNames[] = {"join",      "heartbeat", "failed", "succeeded",
-                                         "committed", "stopped",   "leave",  "output"};
+    static const char* const kNames[] = {"join",      "heartbeat", "failed",
+                                         "succeeded", "committed", "stopped",
+                                         "leave",     "output",    "trace_events"};
     static_assert(std::size(kNames) == std::variant_size_v<wire::AgentMessage>,
                   "a name for each AgentMessage, in its order");
     return kNames[a.message.index()];
