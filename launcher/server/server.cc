@@ -51,7 +51,8 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
       options_(options),
       store_(options.store),
       agents_(io, listener_->port(),
-              {[this](const std::string&) {
+              {[this](const std::string& job_id) {
+                 trace_.on_round_begins(job_id);
                  if (options_.fresh_store_each_round) store_.reset();
                },
                [this](const std::string& job_id, const wire::Finish& finish) {

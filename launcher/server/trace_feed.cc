@@ -79,18 +79,31 @@ void TraceFeed::tick() {
     for (Reader& reader : job.readers) tell_rounds(job_id, reader, false);
   }
   std::erase_if(jobs_, [](const auto& job) { return job.second.readers.empty(); });
-  std::map<ConnectionId, Agent> known = std::exchange(agents_, {});
-  const TimePoint now = Clock::now();
-  for (auto& [job_id, job] : jobs_) {
-    const bool names = std::exchange(job.has_newcomer, false);
-    for (const ConnectionId id : sources_.agents(job_id)) {
-      Agent& agent = agents_[id];
-      if (const auto before = known.find(id); before != known.end()) agent = before->second;
-      agent.job_id = job_id;
-      if (names || !agent.is_asked || now - agent.asked_at > kPatience) ask(id, agent, names);
-    }
-  }
+  std::erase_if(agents_,
+                [this](const auto& agent) { return !jobs_.contains(agent.second.job_id); });
+  for (auto& [job_id, job] : jobs_)
+    ask_agents(job_id, std::exchange(job.has_newcomer, false), false);
   if (!jobs_.empty()) timer_.after(kInterval, [this] { tick(); });
+}
+
+void TraceFeed::on_round_begins(const std::string& job_id) {
+  if (jobs_.contains(job_id)) ask_agents(job_id, false, true);
+}
+
+// Those whose answer is under way are not asked again, unless `at_once`.
+void TraceFeed::ask_agents(const std::string& job_id, bool names, bool at_once) {
+  const std::vector<ConnectionId> here = sources_.agents(job_id);
+  std::erase_if(agents_, [&](const auto& agent) {
+    return agent.second.job_id == job_id &&
+           std::find(here.begin(), here.end(), agent.first) == here.end();
+  });
+  const TimePoint now = Clock::now();
+  for (const ConnectionId id : here) {
+    Agent& agent = agents_[id];
+    agent.job_id = job_id;
+    const bool waits = agent.is_asked && now - agent.asked_at <= kPatience;
+    if (names || at_once || !waits) ask(id, agent, names);
+  }
 }
 
 void TraceFeed::ask(ConnectionId id, Agent& agent, bool names) {

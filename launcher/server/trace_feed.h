@@ -41,6 +41,9 @@ class TraceFeed {
 
   // The sink gets events until it is closed or the job is over.
   void add(const std::string& job_id, std::shared_ptr<TraceSink> sink);
+  // No agent has been told of the round yet. They are asked before, so that its first steps are
+  // seen.
+  void on_round_begins(const std::string& job_id);
   void on_events(rendezvous::ConnectionId from, const wire::TraceEvents& events);
   void on_job_finished(const std::string& job_id);
   // No sink gets anything any more.
@@ -69,6 +72,7 @@ class TraceFeed {
   void tick();
   void give(const std::string& job_id, Reader& reader, std::string_view events) const;
   void tell_rounds(const std::string& job_id, Reader& reader, bool all);
+  void ask_agents(const std::string& job_id, bool names, bool at_once);
   void ask(rendezvous::ConnectionId id, Agent& agent, bool names);
   std::int64_t ns_since_zero(TimePoint time) const;
 

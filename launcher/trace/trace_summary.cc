@@ -88,7 +88,11 @@ void TraceEventsReader::take(std::string_view text) {
     line_ += text.substr(0, end);
     if (end == std::string_view::npos) return;
     text.remove_prefix(end + 1);
-    take_line(line_);
+    try {
+      take_line(line_);
+    } catch (const json::exception&) {
+      // Of another program, whose fields are of other types.
+    }
     line_.clear();
   }
 }

@@ -86,7 +86,7 @@ TEST(Trace, HasForwardBackwardAndEachBucketOfEachIteration) {
   for (const char* bucket : {"bucket 0 of 4", "bucket 3 of 4"}) {
     EXPECT_EQ(spans[bucket], 2 * 20 * 3) << bucket;  // fill, queue, reduce
   }
-  runtime::note_traced(false);
+  ring->on = 0;
   const std::uint64_t before = ring->spans;
   run_ranks({1}, [&](const GroupPtr& group) {
     DistributedDataParallel model(make_mlp(7), group);

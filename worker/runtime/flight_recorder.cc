@@ -118,7 +118,7 @@ void FlightRecorder::change(Slot slot, FlightState state, TimePoint at) {
 bool FlightRecorder::is_wanted() const {
   if (trace_ == nullptr) return false;
   const bool is_on = trace_->on.load(std::memory_order_relaxed) != 0;
-  note_traced(is_on);
+  if (is_on) note_traced();
   return is_on;
 }
 

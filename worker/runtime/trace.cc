@@ -26,22 +26,28 @@ std::int64_t in_ns(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
+// Whether the agent wants spans now. Needs the mutex.
+bool look() {
+  const bool on = tracing.ring != nullptr && tracing.ring->on.load(std::memory_order_relaxed) != 0;
+  tracing.on.store(on, std::memory_order_relaxed);
+  return on;
+}
+
 }  // namespace
 
 bool is_traced() { return tracing.on.load(std::memory_order_relaxed); }
 
-void note_traced(bool on) {
-  if (is_traced() != on) tracing.on.store(on, std::memory_order_relaxed);
+void note_traced() {
+  if (!is_traced()) tracing.on.store(true, std::memory_order_relaxed);
 }
 
 void trace_into(std::shared_ptr<void> owner, wire::TraceRing& ring) {
   const std::lock_guard lock(tracing.mutex);
   tracing.owner = std::move(owner);
   tracing.ring = &ring;
-  note_traced(ring.on.load(std::memory_order_relaxed) != 0);
   tracing.step_began.reset();
   tracing.last_step = -1;
-  if (is_traced()) tracing.step_began = Clock::now();
+  if (look()) tracing.step_began = Clock::now();
 }
 
 void trace_span(std::string_view lane, std::string_view name, TimePoint begin, TimePoint end,
@@ -53,7 +59,7 @@ void trace_span(std::string_view lane, std::string_view name, TimePoint begin, T
   wire::set_lane(span, lane);
   wire::set_name(span, name);
   const std::lock_guard lock(tracing.mutex);
-  if (tracing.ring != nullptr) wire::put_span(*tracing.ring, span);
+  if (look()) wire::put_span(*tracing.ring, span);
 }
 
 void trace_training_begins(std::int64_t step, TimePoint now) {
@@ -67,10 +73,10 @@ void trace_step_ends(std::int64_t step, TimePoint now) {
   std::optional<TimePoint> began;
   {
     const std::lock_guard lock(tracing.mutex);
-    if (tracing.ring != nullptr) note_traced(tracing.ring->on.load(std::memory_order_relaxed) != 0);
+    const bool is_on = look();
     began = std::exchange(tracing.step_began, std::nullopt);
     const bool is_new = std::exchange(tracing.last_step, step) != step;
-    if (!is_traced()) return;
+    if (!is_on) return;
     tracing.step_began = now;
     if (!is_new) return;  // An evaluation, for example, repeats the step.
   }

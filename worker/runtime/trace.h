@@ -11,7 +11,7 @@
 // One account for the process, which is one rank.
 namespace ddp::runtime {
 
-// Whether somebody asks. May be a step late.
+// Whether somebody asks. It is looked up when a step, an operation or a span ends.
 bool is_traced();
 void trace_span(std::string_view lane, std::string_view name, TimePoint begin, TimePoint end,
                 std::int64_t index = -1);
@@ -22,7 +22,7 @@ void trace_into(std::shared_ptr<void> owner, wire::TraceRing& ring);
 // the round begins with the round. Each other step begins where the last one ended.
 void trace_training_begins(std::int64_t step, TimePoint now);
 void trace_step_ends(std::int64_t step, TimePoint now);
-// What the agent wants, as a ring says.
-void note_traced(bool on);
+// The agent wants spans, as the ring says.
+void note_traced();
 
 }  // namespace ddp::runtime
