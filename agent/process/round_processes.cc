@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "agent/core/flight_report.h"
 #include "agent/process/link_key.h"
 #include "agent/process/log_files.h"
+#include "agent/process/round_flights.h"
 #include "agent/process/spawn_program.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
@@ -29,13 +29,6 @@ namespace {
 
 // How soon to look for orphans again while the end of a worker is not taken note of yet.
 constexpr Duration kHiddenPause{1};
-// Shorter waits for other ranks are usual in training.
-constexpr std::chrono::nanoseconds kLongWait{1'000'000'000};
-
-bool is_under_way(const wire::FlightRecord& record) {
-  return record.state == wire::FlightState::kIssued || record.state == wire::FlightState::kStarted;
-}
-
 // ddp-run has counted them; it also knows the quota of the control group.
 int usable_cores(const config::JobSpec& spec) {
   if (spec.usable_cores > 0) return spec.usable_cores;
@@ -317,10 +310,7 @@ std::set<int> RoundProcesses::hung(const std::set<int>& local_ranks) const {
   std::set<int> hung = local_ranks;
   if (!memory_) return hung;
   for (const wire::Flight& flight : memory_->flights()) {
-    if (!std::any_of(flight.records.begin(), flight.records.end(), is_under_way) &&
-        !std::any_of(flight.messages.begin(), flight.messages.end(), is_under_way)) {
-      continue;
-    }
+    if (!waits_for_others(flight)) continue;
     for (const auto& worker : workers_) {
       if (worker->pid() == flight.pid) hung.erase(worker->local_rank());
     }
@@ -336,18 +326,7 @@ std::shared_ptr<Worker> RoundProcesses::of_local_rank(int local_rank) const {
 }
 
 std::vector<std::string> RoundProcesses::waits() const {
-  if (!memory_) return {};
-  const std::vector<wire::Flight> flights = memory_->flights();
-  const std::int64_t now =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-  const auto waits_long = [now](const wire::FlightRecord& record) {
-    return is_under_way(record) && now - record.issued_ns >= kLongWait.count();
-  };
-  const bool any = std::any_of(flights.begin(), flights.end(), [&](const wire::Flight& flight) {
-    return std::any_of(flight.records.begin(), flight.records.end(), waits_long) ||
-           std::any_of(flight.messages.begin(), flight.messages.end(), waits_long);
-  });
-  return any ? describe_flights(flights, now) : std::vector<std::string>();
+  return memory_ ? long_waits(memory_->flights()) : std::vector<std::string>();
 }
 
 wire::Output RoundProcesses::output(int local_rank) const {
@@ -452,17 +431,9 @@ void RoundProcesses::keep_flights() {
   operations_.clear();
   if (!memory_) return;
   const std::vector<wire::Flight> flights = memory_->flights();
-  const auto is_undone = [](const wire::FlightRecord& record) {
-    return record.state != wire::FlightState::kDone;
-  };
-  const bool failed = memory_->header().abort.load() != 0 ||
-                      std::any_of(flights.begin(), flights.end(), [&](const wire::Flight& flight) {
-                        return std::any_of(flight.records.begin(), flight.records.end(), is_undone);
-                      });
-  if (!failed || flights.empty()) return;
-  const auto now = Clock::now().time_since_epoch();
-  operations_ =
-      describe_flights(flights, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  auto waits = last_waits(*memory_, flights);
+  if (!waits) return;
+  operations_ = std::move(*waits);
   if (spec_.log_dir.empty()) return;
   std::string lines;
   for (const wire::Flight& flight : flights) lines += wire::flight_json_lines(flight);

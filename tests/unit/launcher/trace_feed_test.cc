@@ -131,7 +131,8 @@ TEST(TraceFeed, ALaterReaderGetsTheNamesToo) {
 
 TEST(TraceFeed, SaysWhyThereIsNone) {
   const ServerThread server;
-  EXPECT_THAT(refusal(server.port(), "/trace"), AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("no such job runs now")));
+  EXPECT_THAT(refusal(server.port(), "/trace"),
+              AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("no such job runs now")));
   RawAgent agent(server.port());
   agent.send(joining("n0", 1));
   ASSERT_TRUE(agent.receive<wire::RoundStart>());
