@@ -12,8 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-// A rank that costs the others less of a step is not named.
+// What costs the others less of a step is not said.
 constexpr double kWorthSaying = 0.03;
+// A rank that they wait for so much more than for any other is named.
+constexpr double kClearly = 2;
 
 double overlap(const Interval& a, const Interval& b) {
   return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
@@ -78,6 +80,20 @@ void divide(const Interval& wait, int rank, const std::vector<Taken>& operations
 
 std::string percent_of(double part, double whole) {
   return fmt::format("{:7.2f} {:3.0f}%", part / 1'000, whole > 0 ? 100 * part / whole : 0);
+}
+
+// `cost`: how long all ranks together wait for each, in a step.
+std::string who_is_late(const std::map<int, double>& cost, std::size_t ranks, double slowest) {
+  std::vector<std::pair<double, int>> order;
+  for (const auto& [rank, time] : cost) order.emplace_back(time, rank);
+  std::sort(order.rbegin(), order.rend());
+  const auto others = static_cast<double>(std::max<std::size_t>(ranks, 2) - 1);
+  if (order.empty() || order[0].first / others < kWorthSaying * slowest) return {};
+  if (order.size() > 1 && order[0].first < kClearly * order[1].first)
+    return "They wait now for this rank, now for that.\n";
+  return fmt::format("The others wait for rank {}: {:.2f} ms of each step, {:.0f}%.\n",
+                     order[0].second, order[0].first / others / 1'000,
+                     100 * order[0].first / others / slowest);
 }
 
 }  // namespace
@@ -169,15 +185,7 @@ std::string summary_text(const std::map<int, RankSummary>& ranks) {
   text +=
       "Waiting: until the last rank has come to an operation. Moving: from then on, what backward "
       "does not hide.\n";
-  const auto others = static_cast<double>(std::max<std::size_t>(ranks.size(), 2) - 1);
-  const auto worst = std::max_element(
-      cost.begin(), cost.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (worst != cost.end() && worst->second / others > kWorthSaying * slowest) {
-    fmt::format_to(std::back_inserter(text),
-                   "The others wait for rank {}: {:.2f} ms of each step, {:.0f}%.\n", worst->first,
-                   worst->second / others / 1'000, 100 * worst->second / others / slowest);
-  }
-  return text;
+  return text + who_is_late(cost, ranks.size(), slowest);
 }
 
 }  // namespace ddp::trace

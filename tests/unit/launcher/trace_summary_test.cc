@@ -60,6 +60,16 @@ TEST(TraceSummary, SaysWhereTheTimeOfAStepWent) {
               HasSubstr("The others wait for rank 1: 0.30 ms of each step, 30%."));
 }
 
+TEST(TraceSummary, NobodyIsNamedIfRanksWaitForOneAnother) {
+  const auto ranks = summary_of(event(0, "step", 0, 1'000) + event(1, "step", 0, 1'000) +
+                                operation(0, 0, 100, 100, 300) + operation(1, 0, 250, 250, 300) +
+                                operation(0, 1, 700, 700, 800) + operation(1, 1, 500, 500, 800) +
+                                event(0, "wait", 100, 300) + event(1, "wait", 500, 800));
+  EXPECT_DOUBLE_EQ(ranks.at(0).waiting, 150);
+  EXPECT_DOUBLE_EQ(ranks.at(1).waiting, 200);
+  EXPECT_THAT(summary_text(ranks), HasSubstr("now for this rank, now for that"));
+}
+
 // Backward hides operations: only what the training thread waits for counts.
 TEST(TraceSummary, AnOperationThatNobodyWaitsForIsNoWait) {
   const auto ranks = summary_of(event(0, "step", 0, 1'000) + operation(0, 0, 100, 100, 600));
