@@ -1,4 +1,6 @@
 // Which ddp-run coordinates, and how others come to vote: several JobReplicas, without a network.
+#include "launcher/replicas/job_replica.h"
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -9,7 +11,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/replicas/job_replica.h"
 #include "launcher/replicas/raft_member.h"
 #include "launcher/replicas/replica_message.h"
 
@@ -40,7 +41,8 @@ class Office {
       const auto [to, message] = on_its_way_.front();
       on_its_way_.pop_front();
       const auto receiver = replicas_.find(static_cast<MemberId>(to));
-      if (receiver != replicas_.end()) receiver->second->receive(now_, message);
+      if (receiver != replicas_.end() && receiver->first != silent_)
+        receiver->second->receive(now_, message);
     }
   }
   void stand_still(Duration time) { now_ += time; }
@@ -55,6 +57,8 @@ class Office {
     for (const auto& [id, replica] : replicas_) replica->tick(now_);
     deliver();
   }
+  // Nothing reaches the member any more.
+  void silence(MemberId member) { silent_ = member; }
   // What others have received and answered, but the coordinator has not.
   void let_others_answer() {
     std::deque<std::pair<int, ReplicaMessage>> answers;
@@ -99,6 +103,7 @@ class Office {
   TimePoint now_{Duration(1'000'000)};
   std::map<MemberId, std::unique_ptr<JobReplica>> replicas_;
   std::deque<std::pair<int, ReplicaMessage>> on_its_way_;
+  MemberId silent_ = 0;
 };
 
 rendezvous::JobRecord record_of(Round next_round) {
@@ -141,6 +146,30 @@ TEST(Coordinators, ReplaceAVoterThatHasEndedAtOnce) {
   voters = voters_of(office.coordinator());
   EXPECT_EQ(voters.size(), 3u);
   EXPECT_FALSE(voters.contains(lost));
+}
+
+// The process lives, and is heard over another connection.
+TEST(Coordinators, AResetCostsNoVote) {
+  Office office(4);
+  const std::set<MemberId> voters = voters_of(office.coordinator());
+  ASSERT_EQ(voters.size(), 3u);
+  office.coordinator().on_closed(office.now(),
+                                 {.host = "n", .port = static_cast<int>(*voters.rbegin())});
+  for (int i = 0; i < 100; ++i) {
+    office.pass(Duration(20));
+    ASSERT_EQ(voters_of(office.coordinator()), voters) << i;
+  }
+}
+
+// Its agent is there, but its ddp-run takes no message.
+TEST(Coordinators, AMemberThatTakesNoVoteDoesNotKeepOthersFromTheirs) {
+  Office office(5);
+  const std::set<MemberId> voters = voters_of(office.coordinator());
+  ASSERT_EQ(voters, (std::set<MemberId>{1, 2, 3}));
+  office.silence(4);
+  office.end(3);
+  for (int i = 0; i < 400; ++i) office.pass(Duration(20));
+  EXPECT_EQ(voters_of(office.coordinator()), (std::set<MemberId>{1, 2, 5}));
 }
 
 // As if its host had been started again while the coordinator is lost. An agent that joins there
