@@ -15,8 +15,8 @@ namespace ddp::wire {
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
 inline constexpr std::uint32_t kShmVersion = 5;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
-// What a rank traces (trace_ring.h). It is at the end of the region, which is touched only while
-// somebody wants to see it.
+// What a rank traces (trace_ring.h), at the end of the region. Its first page says whether somebody
+// wants to see it; the others are touched only then.
 inline constexpr std::size_t kTraceBytes = (std::size_t{1} << 20) + 4096;
 // The region of one worker: its operation recorder, its flags, its staging, its arena and its
 // trace. Far larger than needed, because only touched pages cost memory.

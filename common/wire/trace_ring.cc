@@ -43,7 +43,9 @@ NewSpans take_spans(const TraceRing& ring, std::uint64_t& read, std::size_t most
     const auto span = ring.entries[read % kTraceSpans].read();
     const bool is_it = span && span->number == read + 1;
     const bool is_under_way = !span || span->number <= read;
-    if (!is_it && is_under_way && !final) break;
+    // It may also have been dropped, but that shows only later.
+    const bool may_come = is_under_way && begun - read < kTraceSpans / 2;
+    if (!is_it && may_come && !final) break;
     ++read;
     if (is_it) {
       taken.spans.push_back(*span);

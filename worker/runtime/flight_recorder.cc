@@ -123,6 +123,8 @@ bool FlightRecorder::is_wanted() const {
 }
 
 void FlightRecorder::trace_end(const FlightRecord& record, bool is_message) {
+  // What has failed before it began has taken no time.
+  if (record.started_ns == 0 && !is_message) return;
   wire::TraceSpan span;
   span.begin_ns = record.started_ns != 0 ? record.started_ns : record.issued_ns;
   span.end_ns = record.ended_ns;

@@ -91,6 +91,7 @@ std::shared_ptr<const transport::LinkGuard> round_guard() {
 }
 
 void forget_round_memory() {
+  trace_nowhere();
   KnownMemory& known = known_memory();
   const std::lock_guard lock(known.mutex);
   known.memory = {};

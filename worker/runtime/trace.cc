@@ -1,11 +1,16 @@
 #include "worker/runtime/trace.h"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <optional>
 #include <utility>
 
+#include <pthread.h>
+
+#include "common/base/check.h"
 #include "worker/runtime/trace_scope.h"
 
 namespace ddp {
@@ -33,6 +38,15 @@ bool look() {
   return on;
 }
 
+// A child of this process is no rank.
+void lock_account() { tracing.mutex.lock(); }
+void unlock_account() { tracing.mutex.unlock(); }
+void leave_in_child() {
+  tracing.ring = nullptr;
+  look();
+  unlock_account();
+}
+
 }  // namespace
 
 bool is_traced() { return tracing.on.load(std::memory_order_relaxed); }
@@ -42,12 +56,22 @@ void note_traced() {
 }
 
 void trace_into(std::shared_ptr<void> owner, wire::TraceRing& ring) {
+  static const int kRegistered = ::pthread_atfork(lock_account, unlock_account, leave_in_child);
+  DDP_CHECK(kRegistered == 0, "pthread_atfork: errno {}", kRegistered);
   const std::lock_guard lock(tracing.mutex);
   tracing.owner = std::move(owner);
   tracing.ring = &ring;
   tracing.step_began.reset();
   tracing.last_step = -1;
   if (look()) tracing.step_began = Clock::now();
+}
+
+void trace_nowhere() {
+  std::shared_ptr<void> owner;  // Goes after the lock.
+  const std::lock_guard lock(tracing.mutex);
+  owner = std::move(tracing.owner);
+  tracing.ring = nullptr;
+  look();
 }
 
 void trace_span(std::string_view lane, std::string_view name, TimePoint begin, TimePoint end,
@@ -74,21 +98,38 @@ void trace_step_ends(std::int64_t step, TimePoint now) {
   {
     const std::lock_guard lock(tracing.mutex);
     const bool is_on = look();
+    // A commit, for example, tells the step again. What comes after a step is of the next one.
+    if (std::exchange(tracing.last_step, step) == step) return;
     began = std::exchange(tracing.step_began, std::nullopt);
-    const bool is_new = std::exchange(tracing.last_step, step) != step;
     if (!is_on) return;
     tracing.step_began = now;
-    if (!is_new) return;  // An evaluation, for example, repeats the step.
   }
   if (began) trace_span("step", "step", *began, now, step);
 }
 
 }  // namespace runtime
 
+namespace {
+
+// Rows whose meaning the summary knows are libddp's own.
+bool is_taken(std::string_view lane) {
+  constexpr std::array<std::string_view, 10> kTaken{
+      "step",       "compute", "wait",  "reducer", "bucket",
+      "collective", "group",   "round", "ranks",   wire::kMessagesLane};
+  const std::string_view word = lane.substr(0, lane.find(' '));
+  return std::find(kTaken.begin(), kTaken.end(), word) != kTaken.end();
+}
+
+}  // namespace
+
+std::string runtime::program_lane(std::string_view lane) {
+  return is_taken(lane) ? "program " + std::string(lane) : std::string(lane);
+}
+
 TraceScope::TraceScope(std::string_view lane, std::string_view name, std::int64_t index)
     : is_on_(runtime::is_traced()), index_(index) {
   if (!is_on_) return;
-  lane_ = lane;
+  lane_ = runtime::program_lane(lane);
   name_ = name;
   begin_ = Clock::now();
 }

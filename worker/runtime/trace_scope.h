@@ -12,8 +12,9 @@
 //
 //   { const ddp::TraceScope input("input", "next batch"); batch = loader.next(); }
 //
-// Any thread may call. While nobody asks, all that happens is that a variable is read. A process
-// without ddp-run records nothing.
+// Any thread may call; a child by fork records nothing. While nobody asks, all that happens is that
+// a variable is read; it is set when a step or an operation ends. A process without ddp-run records
+// nothing.
 namespace ddp {
 
 // From construction to destruction. `lane` is the row; time in "input" and in

@@ -15,7 +15,8 @@ using std::chrono::nanoseconds;
 struct WaitAccount {
   std::mutex mutex;  // Guards everything here.
   int waiters = 0;
-  TimePoint since;  // When the first of the waiters began.
+  TimePoint since;     // When the first of the waiters began.
+  TimePoint last_end;  // When the last of them ended, some time ago.
   nanoseconds waited{0};
   // The newest operation with a future.
   TimePoint future_issued;
@@ -39,6 +40,7 @@ void Waiting::end(TimePoint now) {
   const std::lock_guard lock(account.mutex);
   if (--account.waiters > 0) return;
   account.waited += std::max(nanoseconds(now - account.since), nanoseconds(0));
+  account.last_end = now;
   if (is_traced()) trace_span("wait", "wait for other ranks", account.since, now);
 }
 
@@ -70,8 +72,10 @@ void future_is_waited_for(TimePoint issued) {
 nanoseconds computed_time(TimePoint now) {
   const std::lock_guard lock(account.mutex);
   if (account.future_wait > nanoseconds(0) && is_traced()) {
-    trace_span("wait", "wait for other ranks", account.future_done - account.future_wait,
-               account.future_done);
+    // What the thread has waited for itself is a span already.
+    const TimePoint begin = std::max(account.future_done - account.future_wait, account.last_end);
+    if (begin < account.future_done)
+      trace_span("wait", "wait for other ranks", begin, account.future_done);
   }
   account.waited += std::exchange(account.future_wait, nanoseconds(0));
   account.future_issued = {};

@@ -109,10 +109,9 @@ void TrainingLoop::take_step() {
   replica_->zero_grad();
   report.loss = backwards(samples, report.samples);
   if (plan_.clip_grad_norm > 0) replica_->clip_grad_norm(plan_.clip_grad_norm);
-  {
-    const TraceScope scope("compute", "optimizer");
-    replica_->step();
-  }
+  const TimePoint backward_end = Clock::now();
+  replica_->step();
+  if (runtime::is_traced()) runtime::trace_span("compute", "optimizer", backward_end, Clock::now());
   ++at_.step;
   at_.position = sampler_->position();
   report.seconds = std::chrono::duration<double>(Clock::now() - began).count();

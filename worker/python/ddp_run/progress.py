@@ -42,7 +42,8 @@ def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_se
         return
     now = time.monotonic()
     is_due = now >= _due
-    step = _steps_of("step", step, 0, "that are done", is_due)
+    is_traced = _native.is_traced()
+    step = _steps_of("step", step, 0, "that are done", is_due or is_traced)
     loss = _number_of("loss", loss, 0.0, is_due)
     rate = _number_of("samples_per_second", samples_per_second, math.nan, is_due)
     if rate < 0 or math.isinf(rate):
@@ -51,6 +52,8 @@ def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_se
     if is_due:
         _due = now + _PERIOD_S
         _native.progress(step, loss, rate, total)
+    elif is_traced:
+        _native.step_ended(step)
 
 
 def _steps_of(name, value, least, meaning, is_due):

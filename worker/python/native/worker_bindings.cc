@@ -48,13 +48,16 @@ void bind_worker(py::module_& module) {
   module.def("take_stop_request", &take_stop_request, ReleaseGil());
   module.def("write_error_file", &runtime::write_error_file, py::arg("message"),
              py::arg("callstack"), py::arg("secondary"), ReleaseGil());
+  module.def(
+      "step_ended", [](std::int64_t step) { runtime::trace_step_ends(step, Clock::now()); },
+      py::arg("step"));
   module.def("is_traced", &runtime::is_traced);
   module.def(
       "trace_span",
       [](const std::string& lane, const std::string& name, std::int64_t begin_ns,
          std::int64_t end_ns, std::int64_t index) {
         const auto at = [](std::int64_t ns) { return TimePoint(std::chrono::nanoseconds(ns)); };
-        runtime::trace_span(lane, name, at(begin_ns), at(end_ns), index);
+        runtime::trace_span(runtime::program_lane(lane), name, at(begin_ns), at(end_ns), index);
       },
       py::arg("lane"), py::arg("name"), py::arg("begin_ns"), py::arg("end_ns"), py::arg("index"));
   module.def("is_consequence", &is_consequence, py::arg("text"));
