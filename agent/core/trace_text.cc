@@ -1,5 +1,6 @@
 #include "agent/core/trace_text.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 
@@ -15,6 +16,8 @@ namespace {
 constexpr int kFirstProcess = 1;
 // Threads of all processes have different numbers.
 constexpr int kMostLanes = 1'000;
+
+const std::string kOthers = "others";
 
 // Rows from the top; the others follow.
 constexpr std::array<std::string_view, 6> kOrder{"step",    "input", "compute",
@@ -58,19 +61,28 @@ int TraceText::lane_number(std::string& text, const Place& place, const std::str
                 fmt::format("rank {} ({})", place.rank, place.host),
                 static_cast<std::size_t>(process));
   }
-  // A program may name very many.
-  const int next = std::min(static_cast<int>(lanes.size()), kMostLanes - 1);
-  const auto [found, is_new] = lanes.try_emplace(lane, process * kMostLanes + next);
-  if (is_new) append_name(text, "thread", process, found->second, lane, order_of(lane));
+  // A program may name very many. The last row takes all others.
+  const int next = static_cast<int>(lanes.size());
+  const std::string& name = next < kMostLanes - 1 || lanes.contains(lane) ? lane : kOthers;
+  const auto [found, is_new] =
+      lanes.try_emplace(name, process * kMostLanes + std::min(next, kMostLanes - 1));
+  if (is_new) append_name(text, "thread", process, found->second, name, order_of(name));
   return found->second;
 }
 
 void TraceText::append(std::string& text, const Place& place, const wire::TraceSpan& span,
                        std::int64_t shift_ns) {
+  std::int64_t begin = span.begin_ns;
   std::string lane = wire::lane_of(span);
   const bool is_message = lane == wire::kMessagesLane;
   const bool is_operation = lane.empty();
-  if (is_operation) lane = fmt::format("group {}", place.group);
+  if (is_operation) {
+    lane = fmt::format("group {}", place.group);
+    // One that its caller runs begins when it is called, and may wait for the one before.
+    std::int64_t& ended = ended_[{place.rank, lane}];
+    begin = std::clamp(ended, begin, span.end_ns);
+    ended = span.end_ns;
+  }
   const int thread = lane_number(text, place, lane);
   std::string name = wire::name_of(span);
   const std::string_view kind = is_operation ? "collective" : kind_of(lane);
@@ -93,8 +105,7 @@ void TraceText::append(std::string& text, const Place& place, const wire::TraceS
                      span.index);
     if (is_operation || is_message) {
       fmt::format_to(std::back_inserter(text), ",\"group\":{},\"bytes\":{},\"queued_us\":{}",
-                     in_quotes(place.group), span.bytes,
-                     microseconds(span.begin_ns - span.issued_ns));
+                     in_quotes(place.group), span.bytes, microseconds(begin - span.issued_ns));
       if (span.peer >= 0)
         fmt::format_to(std::back_inserter(text), ",\"{}\":{}", is_message ? "peer" : "root",
                        span.peer);
@@ -102,9 +113,8 @@ void TraceText::append(std::string& text, const Place& place, const wire::TraceS
     text += "}},\n";
   };
   if (!is_message) {
-    common("X", span.begin_ns);
-    fmt::format_to(std::back_inserter(text), ",\"dur\":{}",
-                   microseconds(span.end_ns - span.begin_ns));
+    common("X", begin);
+    fmt::format_to(std::back_inserter(text), ",\"dur\":{}", microseconds(span.end_ns - begin));
     return details();
   }
   // Messages overlap, so they are asynchronous events.

@@ -23,16 +23,21 @@ class TraceText {
   };
 
   // Appends the span as one event and ",\n". Before the first one of a rank or a lane comes its
-  // name. `shift_ns` is added to its times.
+  // name. `shift_ns` is added to its times. Operations of a group come in the order of their ends.
   void append(std::string& text, const Place& place, const wire::TraceSpan& span,
               std::int64_t shift_ns);
   // Somebody reads who has not seen the names.
-  void forget_names() { lanes_.clear(); }
+  void forget_names() {
+    lanes_.clear();
+    ended_.clear();
+  }
 
  private:
   int lane_number(std::string& text, const Place& place, const std::string& lane);
 
   std::map<Rank, std::map<std::string, int>> lanes_;  // Those that have been named.
+  // When the last operation of a rank and a group ended.
+  std::map<std::pair<Rank, std::string>, std::int64_t> ended_;
 };
 
 }  // namespace ddp::agent

@@ -91,6 +91,10 @@ void TraceReader::saved(Rank rank, const wire::SavedShare& share) {
 }
 
 wire::TraceEvents TraceReader::answer(TimePoint now, const wire::ReadTrace& question) {
+  // Another coordinator's clock is another one, and an old guess is a bad one.
+  expire(now);
+  if (!on_ || question.clock != asked_by_) offset_ = {};
+  asked_by_ = question.clock;
   if (question.answered_ns != 0) {
     offset_.exchange(question.answered_ns, question.received_ns, question.sent_ns, in_ns(now));
   }
@@ -106,8 +110,12 @@ wire::TraceEvents TraceReader::answer(TimePoint now, const wire::ReadTrace& ques
   return take_known();
 }
 
-std::optional<wire::TraceEvents> TraceReader::rest(TimePoint now, bool final) {
+void TraceReader::expire(TimePoint now) {
   if (on_ && now > until_) switch_to(false);
+}
+
+std::optional<wire::TraceEvents> TraceReader::rest(TimePoint now, bool final) {
+  expire(now);
   if (!on_) return std::nullopt;
   read_rings(final);
   if (known_.empty() && lost_ == 0) return std::nullopt;

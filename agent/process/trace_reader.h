@@ -21,7 +21,8 @@ namespace ddp::agent {
 
 // What this node's workers do, for whoever asks the coordinator for a trace. While it is on, the
 // workers write spans into the round's memory (common/wire/trace_ring.h), and this reads them, also
-// those of workers that have been killed. It is on for kLease after each question. One thread.
+// those of workers that have been killed. It is on for kLease after each question; then somebody
+// has to call expire(). One thread.
 class TraceReader {
  public:
   static constexpr Duration kLease{3'000};
@@ -42,6 +43,8 @@ class TraceReader {
 
   // Turns the trace on, or keeps it on.
   wire::TraceEvents answer(TimePoint now, const wire::ReadTrace& question);
+  // Turns the trace off if the last question is old.
+  void expire(TimePoint now);
   // What nobody has been told yet; nothing while the trace is off. `final`: the workers of the
   // round have ended.
   std::optional<wire::TraceEvents> rest(TimePoint now, bool final);
@@ -73,6 +76,7 @@ class TraceReader {
   const std::string clock_;
   bool on_ = false;
   TimePoint until_;
+  std::string asked_by_;  // The clock of the coordinator that asked last.
   ClockOffset offset_;
   std::int64_t shift_ns_ = 0;  // From this machine's clock to the trace's.
   TraceText text_;

@@ -77,10 +77,8 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              [this](const wire::CoordinatorMessage& message) {
                if (const auto* request = std::get_if<wire::ShowOutput>(&message))
                  return show_output(*request);
-               if (const auto* question = std::get_if<wire::ReadTrace>(&message)) {
-                 return link_.send(
-                     wire::AgentMessage(processes_.trace().answer(Clock::now(), *question)));
-               }
+               if (const auto* question = std::get_if<wire::ReadTrace>(&message))
+                 return show_trace(*question);
                tell([this, message](TimePoint now) {
                  core_.on_unkillable(processes_.unkillable());
                  return core_.on_message(now, message);
@@ -91,6 +89,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       tick_(io),
       clear_timer_(io),
       checkpoint_timer_(io),
+      trace_timer_(io),
       user_signals_(io),
       child_signal_(io, SIGCHLD) {
   if (start.tasks_fd && spec_.in_tasks) {
@@ -290,6 +289,12 @@ void AgentShell::perform(const SendToCoordinator& action) {
   }
   tell_rest_of_trace(message);
   link_.send(message);
+}
+
+void AgentShell::show_trace(const wire::ReadTrace& question) {
+  link_.send(wire::AgentMessage(processes_.trace().answer(Clock::now(), question)));
+  trace_timer_.after(TraceReader::kLease + Duration(1),
+                     [this] { processes_.trace().expire(Clock::now()); });
 }
 
 // After these messages nobody may ask any more.

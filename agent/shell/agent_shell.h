@@ -69,6 +69,7 @@ class AgentShell {
   void listen_for_health_checks();
   void lead_to_store(wire::RoundStart& round);
   void show_output(const wire::ShowOutput& request);
+  void show_trace(const wire::ReadTrace& question);
   void tell_rest_of_trace(const wire::AgentMessage& message);
 
   void perform(const Connect& action);
@@ -120,6 +121,7 @@ class AgentShell {
   net::Timer tick_;
   net::Timer clear_timer_;
   net::Timer checkpoint_timer_;
+  net::Timer trace_timer_;  // When it fires, nobody has asked for the trace for a while.
   asio::signal_set user_signals_;
   asio::signal_set child_signal_;
   std::shared_ptr<ProcessWatch> parent_end_;

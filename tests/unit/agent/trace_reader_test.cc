@@ -134,12 +134,24 @@ TEST_F(TraceReaderTest, WhatARoundHasLeftIsToldAfterIt) {
 TEST_F(TraceReaderTest, StopsWhenNobodyAsksAnyMore) {
   begin(0);
   ask();
+  put(0, 1);
   now_ += TraceReader::kLease + Duration(1);
-  EXPECT_EQ(reader_.rest(now_, false), std::nullopt);
+  reader_.expire(now_);
   put(0, 1);  // It is off.
   ask();
   put(0, 2);
   ASSERT_EQ(spans_of(ask().events).size(), 1U);
+}
+
+// What was recorded until somebody noticed is old.
+TEST_F(TraceReaderTest, ALaterQuestionBeginsAnew) {
+  begin(0);
+  ask();
+  put(0, 1);
+  now_ += TraceReader::kLease + Duration(1);
+  EXPECT_EQ(ask().events, "");
+  put(0, 2);
+  EXPECT_EQ(spans_of(ask().events).size(), 1U);
 }
 
 TEST_F(TraceReaderTest, AnAnswerIsBoundedAndSaysThatThereIsMore) {
@@ -172,6 +184,11 @@ TEST_F(TraceReaderTest, AnotherMachinesClockMustBeKnownFirst) {
   const auto spans = spans_of(ask_from_elsewhere(now_ns, now_ns + ahead).events);
   ASSERT_EQ(spans.size(), 1U);
   EXPECT_NEAR(spans[0].at("ts").get<double>(), (5'000 + ahead) / 1'000, 0.01);
+  // Another coordinator.
+  put(0, 2);
+  const wire::TraceEvents other = reader_.answer(now_, {.clock = "elsewhere", .sent_ns = 1});
+  EXPECT_EQ(other.events, "");
+  EXPECT_TRUE(other.more);
 }
 
 TEST_F(TraceReaderTest, ACheckpointsShareIsASpanOfItsRank) {
@@ -215,6 +232,15 @@ TEST(TraceText, OperationsHaveTheirGroupsRowAndMessagesMayOverlap) {
   EXPECT_EQ(events[0].at("cat"), "collective");
   EXPECT_EQ(events[0].at("args"), json::parse(R"({"rank":1,"round":2,"sequence":7,"group":"world",
       "bytes":4096,"queued_us":1.5})"));
+  // The next one was called before this one had ended.
+  wire::TraceSpan next = span;
+  next.begin_ns = 8'000;
+  next.end_ns = 10'000;
+  text.clear();
+  writer.append(text, place, next, 0);
+  EXPECT_EQ(spans_of(text)[0].at("ts"), 9.0);
+  EXPECT_EQ(spans_of(text)[0].at("dur"), 1.0);
+  EXPECT_EQ(spans_of(text)[0].at("args").at("queued_us"), 8.0);
   wire::set_lane(span, wire::kMessagesLane);
   wire::set_name(span, "send");
   span.peer = 3;
