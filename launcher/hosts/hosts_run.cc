@@ -80,7 +80,7 @@ int HostsRun::run() {
     server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
       if (job_id == plan_.job.spec.job_id) on_job_finished(finish);
     });
-    trace_.whole_job(*server_, false);
+    trace_.whole_job(*server_);
   }
   wait_for_signal();
   tell_unreached_later();
@@ -183,8 +183,9 @@ void HostsRun::wait_for_signal() {
   signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
-    if (signal == node::JobTrace::kSignal && node::JobTrace::is_free(plan_.job.spec) && server_) {
-      trace_.next_steps(*server_);
+    if (signal == node::JobTrace::kSignal && node::JobTrace::is_free(plan_.job.spec)) {
+      if (server_) return trace_.next_steps(*server_);
+      notice("no trace from here: run ddp-run trace with the endpoint of the rendezvous");
     } else if (signal == SIGUSR1 || signal == SIGUSR2) {
       launcher_.signal(signal);
     } else {

@@ -30,27 +30,36 @@ bool JobTrace::is_free(const config::JobSpec& spec) {
          std::find(spec.signals.begin(), spec.signals.end(), kSignal) == spec.signals.end();
 }
 
-void JobTrace::whole_job(server::Server& server, bool took_over) {
+// If another daemon has written the beginning, its file may be in the same folder.
+std::string JobTrace::whole_file(bool took_over) {
+  const int number = ++whole_files_;
+  if (number == 1) return took_over ? fmt::format("{}.{}", file_, host_) : file_;
+  return fmt::format("{}.{}.{}", file_, host_, number);
+}
+
+void JobTrace::whole_job(server::Server& server) {
+  using server::TraceFile;
   if (file_.empty() || std::exchange(traces_whole_job_, true)) return;
-  const std::string file = took_over ? fmt::format("{}.{}", file_, host_) : file_;
-  server.trace(job_id_,
-               std::make_shared<server::TraceFile>(file, 0, [this, file](const std::string& error) {
-                 if (error.empty()) return;
-                 complaint_(fmt::format("--trace {}: {}", file, error));
-               }));
+  const auto file = [this, &server] { return whole_file(server.took_over()); };
+  const auto on_end = [this, alive = std::weak_ptr<bool>(alive_)](const TraceFile::End& end) {
+    if (alive.expired()) return;
+    traces_whole_job_ = false;
+    if (!end.error.empty()) complaint_(fmt::format("--trace {}: {}", end.path, end.error));
+  };
+  server.trace(job_id_, std::make_shared<TraceFile>(file, 0, on_end));
 }
 
 void JobTrace::next_steps(server::Server& server) {
+  using server::TraceFile;
   const std::string file =
       fmt::format("{}/trace-{}-{}.json", folder_, config::job_folder_name(job_id_), ++traces_);
-  server.trace(
-      job_id_,
-      std::make_shared<server::TraceFile>(file, kNextSteps, [this, file](const std::string& error) {
-        notice_(error.empty() ? fmt::format("the trace is in {}; open it at "
-                                            "ui.perfetto.dev",
-                                            file)
-                              : fmt::format("no trace in {}: {}", file, error));
-      }));
+  const auto on_end = [this, file, alive = std::weak_ptr<bool>(alive_)](const TraceFile::End& end) {
+    if (alive.expired()) return;
+    if (!end.error.empty()) return notice_(fmt::format("no trace in {}: {}", file, end.error));
+    notice_(end.path.empty() ? "no trace: no rank has done anything"
+                             : fmt::format("the trace is in {}; open it at ui.perfetto.dev", file));
+  };
+  server.trace(job_id_, std::make_shared<TraceFile>([file] { return file; }, kNextSteps, on_end));
 }
 
 }  // namespace ddp::node

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "launcher/plan/job_plan.h"
@@ -23,9 +24,9 @@ class JobTrace {
   // Whether the user has named kSignal for something else.
   static bool is_free(const config::JobSpec& spec);
 
-  // Writes the whole job from here on, if --trace wants that. Only the first call counts.
-  // `took_over`: another daemon has written the beginning, and its file may be in the same folder.
-  void whole_job(server::Server& server, bool took_over);
+  // Writes the whole job from here on, if --trace wants that and this does not do it already.
+  // `server` may stand by, and take over later.
+  void whole_job(server::Server& server);
   void next_steps(server::Server& server);
 
  private:
@@ -35,8 +36,12 @@ class JobTrace {
   const std::string folder_;  // Where traces go that nobody has named.
   Say notice_;
   Say complaint_;
+  std::string whole_file(bool took_over);
+
   bool traces_whole_job_ = false;
-  int traces_ = 0;  // At the signal.
+  int whole_files_ = 0;
+  int traces_ = 0;                                              // At the signal.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // For what a server calls.
 };
 
 }  // namespace ddp::node

@@ -196,7 +196,7 @@ void Supervisor::wait_for_signal() {
 }
 
 void Supervisor::trace_whole_job() {
-  if (server() != nullptr) trace_.whole_job(*server(), !plan_.host);
+  if (server() != nullptr) trace_.whole_job(*server());
 }
 
 void Supervisor::trace_next_steps() {

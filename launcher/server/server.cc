@@ -85,6 +85,7 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
 }
 
 Server::~Server() {
+  trace_.end();
   for (const auto& [id, stream] : streams_) stream->close();
 }
 
@@ -112,6 +113,7 @@ nlohmann::json Server::page_document(const std::string& job_id) const {
 }
 
 void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) {
+  took_over_ = record.next_round > 0;
   agents_.restore(record);
   agents_.keep_records(std::move(keeper));
   stands_by_ = false;
@@ -120,6 +122,7 @@ void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper 
 
 void Server::stand_by() {
   stands_by_ = true;
+  trace_.end();
   agents_.stand_by();
 }
 
@@ -324,6 +327,7 @@ Site::Sources Server::site_sources() {
           [this](const std::string& job_id, std::shared_ptr<net::ByteStream> stream) {
             trace_.add(job_id, std::make_shared<TraceStream>(std::move(stream)));
           },
+      .trace_is_full = [this] { return trace_.is_full(); },
       .elsewhere = [this] { return agents_.coordinator_elsewhere(); },
       .refused = [this](RefusalReason why,
                         const std::string& remote) { refused_.note(why, remote); }};

@@ -102,6 +102,8 @@ class Server {
   void end_job(const std::string& job_id, int exit_code, const std::string& reason) {
     agents_.end_job(job_id, exit_code, reason);
   }
+  // It goes on with a job that another process has coordinated before.
+  bool took_over() const { return took_over_; }
   // Gives the sink what the workers of the job do from now on.
   void trace(const std::string& job_id, std::shared_ptr<TraceSink> sink) {
     trace_.add(job_id, std::move(sink));
@@ -157,6 +159,7 @@ class Server {
   std::unique_ptr<net::Listener> listener_;
   ServerOptions options_;
   bool stands_by_ = false;
+  bool took_over_ = false;
   bool listens_ = false;
   JobFinishedCallback job_finished_;
   StoreFront store_;

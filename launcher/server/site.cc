@@ -46,11 +46,11 @@ Site::Site(asio::io_context& io, const Secret& token, std::map<std::string, std:
 
 void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) {
   const std::string& path = request.path;
-  if (path == "/") {
+  if (path == "/" || path == "/trace") {
     if (const auto place = sources_.elsewhere()) {
       HttpPage page = text_page("the coordinator is elsewhere\n");
-      page.headers =
-          fmt::format("Location: http://{}/\r\n", host_and_port(place->host, place->port));
+      page.headers = fmt::format("Location: http://{}{}\r\n",
+                                 host_and_port(place->host, place->port), request.target);
       return session->reply("307 Temporary Redirect", page);
     }
   }
@@ -155,6 +155,10 @@ void Site::show_trace(const HttpRequest& request,
     return session->reply("400 Bad Request",
                           text_page(fmt::format("{} jobs run here; name one: {}\n", running.size(),
                                                 fmt::join(running, ", "))));
+  }
+  if (sources_.trace_is_full()) {
+    return session->reply("503 Service Unavailable",
+                          text_page("too many traces are taken already; try again later\n"));
   }
   if (auto stream = session->begin_stream("application/json"))
     sources_.trace(running.front(), std::move(stream));

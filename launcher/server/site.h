@@ -38,6 +38,7 @@ class Site {
     std::function<std::string(const std::string& job_id)> failure_text;
     // Writes the trace of the job to the stream.
     std::function<void(const std::string& job_id, std::shared_ptr<net::ByteStream> stream)> trace;
+    std::function<bool()> trace_is_full;
     // Where the coordinator is, if this daemon stands by.
     std::function<std::optional<HostPort>()> elsewhere;
     std::function<void(RefusalReason why, const std::string& remote)> refused;

@@ -34,9 +34,12 @@ void StepCount::take(std::string_view events) {
 
 void StepCount::take_line() {
   if (line_.find("\"cat\":\"step\"") != std::string::npos) {
-    ++steps_of_[field_of(line_, "pid")];
+    if (const auto process = parse_whole_number<std::size_t>(field_of(line_, "pid")))
+      ++steps_of_[*process];
   } else if (line_.find("\"name\":\"ranks\"") != std::string::npos) {
     ranks_ = parse_whole_number<std::size_t>(field_of(line_, "count")).value_or(ranks_);
+    // Rank 0 is process 1.
+    steps_of_.erase(steps_of_.upper_bound(ranks_), steps_of_.end());
   }
 }
 

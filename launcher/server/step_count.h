@@ -9,7 +9,8 @@ namespace ddp::server {
 
 // Counts the steps in a trace's events, until every rank has ended enough. How many ranks there
 // are, the events say (TraceFeed). Of ranks that end none (some programs report their progress on
-// rank 0 only), the count makes up its mind once others have ended four times as many.
+// rank 0 only), the count makes up its mind once others have ended four times as many. Ranks that a
+// smaller round has not got do not count any more.
 class StepCount {
  public:
   // wanted: 0 for no limit.
@@ -18,6 +19,9 @@ class StepCount {
   // Any part of the events, as it comes.
   void take(std::string_view events);
   bool is_reached() const;
+  std::size_t wanted() const { return wanted_; }
+  // As the events say; 0: they have not said yet.
+  std::size_t ranks() const { return ranks_; }
   // Of the rank that has ended fewest, or of all that are known to end any.
   std::size_t fewest() const;
 
@@ -27,7 +31,7 @@ class StepCount {
   std::size_t wanted_;
   std::string line_;                             // What has come of a line.
   std::size_t ranks_ = 0;                        // As the events say.
-  std::map<std::string, std::size_t> steps_of_;  // By the number of the rank's process.
+  std::map<std::size_t, std::size_t> steps_of_;  // By the number of the rank's process.
 };
 
 }  // namespace ddp::server

@@ -68,12 +68,33 @@ TraceFeed::TraceFeed(asio::io_context& io, Sources sources)
 void TraceFeed::add(const std::string& job_id, std::shared_ptr<TraceSink> sink) {
   const bool is_first = jobs_.empty();
   Job& job = jobs_[job_id];
-  job.readers.push_back({std::move(sink)});
+  Reader reader{std::move(sink)};
+  const JobHistory* const history = sources_.history(job_id);
+  if (history != nullptr && !reader.sink->wants_the_past()) {
+    for (const JobHistory::RoundRecord& round : history->rounds()) {
+      if (round.ended) reader.told = round.round;
+    }
+  }
+  job.readers.push_back(std::move(reader));
   job.has_newcomer = true;
   if (is_first) tick();
 }
 
+bool TraceFeed::is_full() const {
+  std::size_t readers = 0;
+  for (const auto& [job_id, job] : jobs_) readers += job.readers.size();
+  return readers >= kMaxReaders;
+}
+
 void TraceFeed::tick() {
+  // Its last node has left, or another daemon coordinates it.
+  std::vector<std::string> gone;
+  for (auto& [job_id, job] : jobs_) {
+    const bool is_here = sources_.history(job_id) != nullptr;
+    if (job.has_begun && !is_here) gone.push_back(job_id);
+    job.has_begun = job.has_begun || is_here;
+  }
+  for (const std::string& job_id : gone) on_job_finished(job_id);
   for (auto& [job_id, job] : jobs_) {
     std::erase_if(job.readers, [](const Reader& reader) { return !reader.sink->is_open(); });
     for (Reader& reader : job.readers) tell_rounds(job_id, reader, false);

@@ -39,8 +39,11 @@ class TraceFeed {
 
   TraceFeed(asio::io_context& io, Sources sources);
 
+  static constexpr std::size_t kMaxReaders = 16;
+
   // The sink gets events until it is closed or the job is over.
   void add(const std::string& job_id, std::shared_ptr<TraceSink> sink);
+  bool is_full() const;
   // No agent has been told of the round yet. They are asked before, so that its first steps are
   // seen.
   void on_round_begins(const std::string& job_id);
@@ -65,6 +68,7 @@ class TraceFeed {
     std::size_t answers = 0;
   };
   struct Job {
+    bool has_begun = false;  // The coordinator knows it.
     std::vector<Reader> readers;
     bool has_newcomer = false;  // Who does not know the names yet.
   };

@@ -4,18 +4,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <system_error>
 #include <utility>
 
 namespace ddp::server {
+namespace {
+
+// How long the end of a job waits for a disk.
+constexpr std::chrono::seconds kDiskPatience{5};
+
+}  // namespace
 
 TraceStream::TraceStream(std::shared_ptr<net::ByteStream> stream) : stream_(std::move(stream)) {
+  stream_->limit_queue(kMostQueued);
   stream_->send(kHead);
-}
-
-void TraceStream::write(std::string_view events) {
-  if (stream_->queued_bytes() > kMostQueued) return stream_->close();
-  stream_->send(events);
 }
 
 void TraceStream::finish() {
@@ -23,40 +26,96 @@ void TraceStream::finish() {
   stream_->close_after_writes();
 }
 
-TraceFile::TraceFile(std::string path, std::size_t steps, OnEnd on_end)
-    : path_(std::move(path)), count_(steps), on_end_(std::move(on_end)) {}
+TraceFile::TraceFile(std::function<std::string()> path, std::size_t steps, OnEnd on_end)
+    : ask_path_(std::move(path)), count_(steps), on_end_(std::move(on_end)), queued_(kHead) {}
+
+TraceFile::~TraceFile() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_last_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
 
 void TraceFile::write(std::string_view events) {
   if (has_ended_) return;
-  if (!fd_) {
-    fd_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!fd_) return end(std::generic_category().message(errno));
-    put(kHead);
+  {
+    const std::lock_guard lock(mutex_);
+    left_out_ = left_out_ || queued_.size() + events.size() > kMostQueued;
+    if (queued_.size() + events.size() <= kMostQueued) queued_ += events;
   }
-  put(events);
+  if (!thread_.joinable()) {
+    path_ = ask_path_();
+    thread_ = std::thread([this] { run(); });
+  }
+  changed_.notify_all();
   count_.take(events);
   if (count_.is_reached()) finish();
 }
 
-void TraceFile::finish() {
-  if (has_ended_) return;
-  if (fd_) put(kEnd);
-  end(fd_ ? "" : "nothing was traced");
+void TraceFile::run() {
+  const UniqueFd fd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  std::string error = fd ? "" : std::generic_category().message(errno);
+  std::unique_lock lock(mutex_);
+  while (error.empty()) {
+    changed_.wait(lock, [this] { return is_last_ || !queued_.empty(); });
+    if (queued_.empty()) break;
+    const std::string bytes = std::exchange(queued_, {});
+    lock.unlock();
+    error = put(fd.get(), bytes);
+    lock.lock();
+  }
+  error_ = std::move(error);
+  is_written_ = true;
+  lock.unlock();
+  changed_.notify_all();
 }
 
-void TraceFile::put(std::string_view bytes) {
-  while (!has_ended_ && !bytes.empty()) {
-    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+// Returns what went wrong; empty: nothing.
+std::string TraceFile::put(int fd, std::string_view bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return end(std::generic_category().message(errno));
+    if (written < 0) return std::generic_category().message(errno);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
+  return {};
 }
 
-void TraceFile::end(const std::string& error) {
+bool TraceFile::is_open() {
+  if (has_ended_) return false;
+  bool is_written = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_written = is_written_;
+  }
+  if (is_written) end();
+  return !is_written;
+}
+
+void TraceFile::finish() {
+  if (has_ended_) return;
+  if (thread_.joinable()) {
+    std::unique_lock lock(mutex_);
+    queued_ += kEnd;
+    is_last_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, kDiskPatience, [this] { return is_written_; });
+  }
+  end();
+}
+
+void TraceFile::end() {
   if (std::exchange(has_ended_, true)) return;
-  fd_.reset();
-  if (on_end_) on_end_(error);
+  End end{.path = path_};
+  {
+    const std::lock_guard lock(mutex_);
+    end.error = error_;
+    if (end.error.empty() && left_out_) end.error = "the disk was too slow; events are missing";
+    if (!path_.empty() && !is_written_) end.error = "the disk does not take it";
+  }
+  if (on_end_) on_end_(end);
 }
 
 }  // namespace ddp::server

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "common/base/unique_fd.h"
 #include "common/net/byte_stream.h"
@@ -26,7 +29,9 @@ class TraceSink {
   // Nothing follows.
   virtual void finish() = 0;
   // Whether somebody still wants events.
-  virtual bool is_open() const = 0;
+  virtual bool is_open() = 0;
+  // Whether what the job has been through before belongs to it.
+  virtual bool wants_the_past() const { return false; }
 
  protected:
   static constexpr std::string_view kHead = "[\n";
@@ -35,41 +40,61 @@ class TraceSink {
       "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"trace_end\",\"args\":{}}\n]\n";
 };
 
-// The answer to a request. A reader that does not take kMostQueued bytes in time is let go.
+// The answer to a request. A reader that leaves kMostQueued bytes is let go.
 class TraceStream final : public TraceSink {
  public:
   static constexpr std::size_t kMostQueued = std::size_t{32} << 20;
 
   explicit TraceStream(std::shared_ptr<net::ByteStream> stream);
-  void write(std::string_view events) override;
+  void write(std::string_view events) override { stream_->send(events); }
   void finish() override;
-  bool is_open() const override { return stream_->is_open(); }
+  bool is_open() override { return stream_->is_open(); }
 
  private:
   std::shared_ptr<net::ByteStream> stream_;
 };
 
 // A file, which is made, or replaced, when the first event comes. It ends with the job, with an
-// error, or once every rank has ended so many steps.
+// error, or once every rank has ended so many steps. A thread of its own writes, because a disk may
+// stand still, and the job must not; then events beyond kMostQueued bytes are left out.
 class TraceFile final : public TraceSink {
  public:
-  // Called once, when it ends. `error`: why it is not complete; empty: it is.
-  using OnEnd = std::function<void(const std::string& error)>;
-  // steps: 0 for all.
-  TraceFile(std::string path, std::size_t steps, OnEnd on_end);
+  static constexpr std::size_t kMostQueued = std::size_t{64} << 20;
+
+  struct End {
+    std::string path{};   // Empty: there were no events, and there is no file.
+    std::string error{};  // Why it is not complete; empty: it is.
+  };
+  // Called once, from a call to this object.
+  using OnEnd = std::function<void(const End& end)>;
+  // path: asked for when the first event comes. steps: 0 for all, with what the job has been
+  // through before.
+  TraceFile(std::function<std::string()> path, std::size_t steps, OnEnd on_end);
+  ~TraceFile() override;
   void write(std::string_view events) override;
+  // Waits for the disk, for some seconds at most.
   void finish() override;
-  bool is_open() const override { return !has_ended_; }
+  bool is_open() override;
+  bool wants_the_past() const override { return count_.wanted() == 0; }
 
  private:
-  void put(std::string_view bytes);
-  void end(const std::string& error);
+  void run();
+  std::string put(int fd, std::string_view bytes) const;
+  void end();
 
-  std::string path_;
+  std::function<std::string()> ask_path_;
+  std::string path_;  // From the first event on.
   StepCount count_;
   OnEnd on_end_;
-  UniqueFd fd_;
   bool has_ended_ = false;
+  std::thread thread_;  // From the first event on.
+  std::mutex mutex_;    // Guards what follows.
+  std::condition_variable changed_;
+  std::string queued_;
+  bool is_last_ = false;     // Nothing is added to `queued_` any more.
+  bool is_written_ = false;  // The thread has finished.
+  bool left_out_ = false;
+  std::string error_;
 };
 
 }  // namespace ddp::server

@@ -1,9 +1,14 @@
 // A trace at the daemon's port, over real sockets.
 #include "launcher/server/trace_feed.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -152,32 +157,76 @@ TEST(TraceFeed, AJobWithATokenWantsIt) {
   EXPECT_THAT(refusal(server.port(), "/trace"), StartsWith("HTTP/1.1 401 "));
 }
 
-TEST(TraceFile, EndsOnceWithWhatWentWrong) {
-  const test::TempDir folder;
-  std::vector<std::string> ends;
-  const auto on_end = [&](const std::string& error) { ends.push_back(error); };
-  TraceFile unwritable(folder.path() / "none" / "file", 0, on_end);
-  unwritable.write(kEvent);
-  unwritable.write(kEvent);
-  unwritable.finish();
-  EXPECT_THAT(ends, testing::ElementsAre("No such file or directory"));
-  EXPECT_FALSE(unwritable.is_open());
-  ends.clear();
-  TraceFile empty(folder.path() / "empty", 0, on_end);
-  empty.finish();
-  EXPECT_THAT(ends, testing::ElementsAre("nothing was traced"));
-  EXPECT_FALSE(std::filesystem::exists(folder.path() / "empty"));
-  ends.clear();
-  TraceFile full("/dev/full", 0, on_end);
-  full.write(kEvent);
-  EXPECT_THAT(ends, testing::ElementsAre("No space left on device"));
-  ends.clear();
-  TraceFile whole(folder.path() / "whole", 0, on_end);
-  whole.write(kEvent);
-  EXPECT_EQ(folder.read("whole"), std::string("[\n") + kEvent);  // At once: a kill loses nothing.
-  whole.finish();
-  EXPECT_THAT(ends, testing::ElementsAre(""));
-  EXPECT_EQ(json::parse(folder.read("whole")).size(), 2U);
+class TraceFileTest : public testing::Test {
+ protected:
+  std::unique_ptr<TraceFile> file(const std::string& path, std::size_t steps = 0) {
+    return std::make_unique<TraceFile>(
+        [path] { return path; }, steps,
+        [this](const TraceFile::End& end) { ends_.push_back(end.path + ": " + end.error); });
+  }
+  std::string path(const std::string& name) const { return folder_.path() / name; }
+
+  test::TempDir folder_;
+  std::vector<std::string> ends_;
+};
+
+TEST_F(TraceFileTest, EndsOnceWithWhatWentWrong) {
+  for (const auto& [where, why] :
+       {std::pair{path("none/file"), "No such file or directory"},
+        std::pair{std::string("/dev/full"), "No space left on device"}}) {
+    ends_.clear();
+    const auto unwritable = file(where);
+    unwritable->write(kEvent);
+    unwritable->finish();
+    unwritable->finish();
+    EXPECT_FALSE(unwritable->is_open());
+    EXPECT_THAT(ends_, testing::ElementsAre(where + ": " + why));
+  }
+}
+
+TEST_F(TraceFileTest, WithoutEventsThereIsNoFile) {
+  file(path("empty"))->finish();
+  EXPECT_THAT(ends_, testing::ElementsAre(": "));
+  EXPECT_FALSE(std::filesystem::exists(path("empty")));
+}
+
+TEST_F(TraceFileTest, IsWholeAtItsEnd) {
+  const auto whole = file(path("whole"));
+  for (int i = 0; i < 1'000; ++i) whole->write(kEvent);
+  EXPECT_TRUE(whole->is_open());
+  whole->finish();
+  EXPECT_THAT(ends_, testing::ElementsAre(path("whole") + ": "));
+  EXPECT_EQ(json::parse(folder_.read("whole")).size(), 1'001U);
+}
+
+TEST_F(TraceFileTest, EndsAfterItsSteps) {
+  const auto some = file(path("some"), 2);
+  const std::string step = "{\"ph\":\"X\",\"pid\":1,\"cat\":\"step\"},\n";
+  some->write(step);
+  EXPECT_TRUE(some->is_open());
+  some->write(step);
+  EXPECT_FALSE(some->is_open());
+  EXPECT_EQ(json::parse(folder_.read("some")).size(), 3U);
+}
+
+// A disk that stands still, as NFS may. Here it is a pipe that nobody reads.
+TEST_F(TraceFileTest, ADiskThatStandsStillHoldsNobodyUp) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto stuck = file(pipe);
+  const std::string much(std::size_t{1} << 20, ' ');
+  for (std::size_t i = 0; i <= 2 * (TraceFile::kMostQueued >> 20); ++i) stuck->write(much);
+  EXPECT_TRUE(stuck->is_open());
+  // Somebody reads at last; what did not fit is said.
+  std::thread reader([&pipe] {
+    std::ifstream in(pipe);
+    std::string ignored(std::size_t{1} << 20, ' ');
+    while (in.read(ignored.data(), static_cast<std::streamsize>(ignored.size()))) {
+    }
+  });
+  stuck->finish();
+  reader.join();
+  EXPECT_THAT(ends_, testing::ElementsAre(pipe + ": the disk was too slow; events are missing"));
 }
 
 }  // namespace
