@@ -1,5 +1,6 @@
 #include "launcher/trace/trace_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,8 @@ namespace {
 constexpr Duration kLimit{10'000};
 constexpr Duration kLook{200};
 constexpr std::size_t kMaxRefusalBytes = 4'096;
+constexpr std::size_t kEndBytes = 256;
+constexpr int kRedirects = 3;
 
 struct Answer {
   store::Socket socket;
@@ -69,10 +72,15 @@ Error refusal(Answer& answer) {
   return exit_error(kExitInvalidValue, "{}", why.substr(0, why.find('\n')));
 }
 
-}  // namespace
+// HOST:PORT of an address.
+std::string place_of(const std::string& location) {
+  constexpr std::string_view kScheme = "http://";
+  if (!location.starts_with(kScheme)) return {};
+  return location.substr(kScheme.size(), location.find('/', kScheme.size()) - kScheme.size());
+}
 
-Result<void> follow_trace(const TraceRequest& request,
-                          const std::function<bool(std::string_view events)>& more) {
+// Until events follow.
+Result<Answer> begin(TraceRequest request, int redirects) {
   auto answer = ask(request, "");
   if (answer && answer->has_status(" 401 ") && !request.token.empty()) {
     if (const auto loaded = auth::CryptoLibrary::load(); !loaded) return loaded.error();
@@ -81,6 +89,14 @@ Result<void> follow_trace(const TraceRequest& request,
         ask(request, auth::http_digest_answer(challenge, request.token, "GET", target_of(request)));
   }
   if (!answer) return answer.error();
+  if (answer->has_status(" 307 ") && redirects > 0) {
+    auto place =
+        parse_host_port(place_of(hosting::http_field(answer->head, "location")), 1, std::nullopt);
+    if (place) {
+      request.endpoint = std::move(*place);
+      return begin(std::move(request), redirects - 1);
+    }
+  }
   if (answer->has_status(" 401 ")) {
     return exit_error(kExitRefused, "{}",
                       request.token.empty()
@@ -89,18 +105,29 @@ Result<void> follow_trace(const TraceRequest& request,
                           : "this job has another token");
   }
   if (!answer->has_status(" 200 ")) return refusal(*answer);
+  return answer;
+}
+
+}  // namespace
+
+Result<void> follow_trace(const TraceRequest& request,
+                          const std::function<bool(std::string_view events)>& more) {
+  auto answer = begin(request, kRedirects);
+  if (!answer) return answer.error();
+  std::string end;  // The last bytes.
   while (true) {
     const auto is_there = answer->socket.can_read(Clock::now() + kLook);
-    if (!is_there) break;
-    if (!*is_there) {
-      if (!more({})) break;
-      continue;
-    }
-    const auto events = answer->socket.read_some(Clock::now() + kLimit);
-    if (!events) break;  // The job is over.
-    if (!more(*events)) break;
+    const Result<std::string> events =
+        is_there && *is_there ? answer->socket.read_some(Clock::now() + kLimit) : std::string();
+    if (!is_there || !events) break;
+    end += *events;
+    end.erase(0, end.size() - std::min(end.size(), kEndBytes));
+    if (!more(*events)) return {};
   }
-  return {};
+  if (end.find("\"trace_end\"") != std::string::npos) return {};
+  return exit_error(kExitCoordinatorLost,
+                    "the trace was cut off before the job was over; if another node coordinates "
+                    "now, ask again");
 }
 
 }  // namespace ddp::trace

@@ -130,15 +130,15 @@ Result<void> summarize_file(const std::string& path) {
 
 std::atomic<bool> interrupted{false};
 
-// What has come, until there are enough steps.
+// What has come, until there are enough steps. The file is made, or replaced, when something comes.
 class Collector {
  public:
-  Collector(const Line& line, std::FILE* file) : line_(line), file_(file), count_(line.steps) {}
+  Collector(const Line& line, std::string path)
+      : line_(line), path_(std::move(path)), count_(line.steps) {}
 
   bool take(std::string_view events) {
-    if (file_ != nullptr && std::fwrite(events.data(), 1, events.size(), file_) != events.size())
-      return false;
-    events_.take(events);
+    if (!events.empty() && !write(events)) return false;
+    if (line_.summary) events_.take(events);
     count_.take(events);
     show();
     return !count_.is_reached() && !interrupted;
@@ -146,16 +146,29 @@ class Collector {
   void erase_line() const {
     if (shows_) fmt::print(stderr, "{}", terminal::kEraseLine);
   }
+  Result<void> close() {
+    if (file_ && std::fclose(file_.release()) != 0 && error_ == 0) error_ = errno;
+    if (error_ == 0) return {};
+    return exit_error(kExitInvalidValue, "--output {}: {}", path_,
+                      std::generic_category().message(error_));
+  }
   const TraceEventsReader& events() const { return events_; }
-  std::size_t steps() const { return count_.fewest(); }
+  const server::StepCount& count() const { return count_; }
 
  private:
+  bool write(std::string_view events) {
+    if (path_.empty()) return true;
+    if (!file_) file_.reset(std::fopen(path_.c_str(), "w"));
+    if (!file_ || std::fwrite(events.data(), 1, events.size(), file_.get()) != events.size())
+      error_ = errno;
+    return error_ == 0;
+  }
   void show() {
     if (count_.fewest() == 0 && Clock::now() - began_ > kPatience && !std::exchange(told_, true)) {
       erase_line();
       fmt::print(stderr,
                  "ddp-run trace: no rank has ended a step in 10 s. Programs tell their steps by "
-                 "ddp_run.progress(). Ctrl-C writes what is there.\n");
+                 "ddp_run.progress(). Ctrl-C ends the trace; what has come is kept.\n");
     }
     if (!shows_) return;
     fmt::print(stderr, "{}{} of {} steps", terminal::kEraseLine, count_.fewest(), line_.steps);
@@ -163,7 +176,9 @@ class Collector {
   }
 
   const Line& line_;
-  std::FILE* file_;
+  const std::string path_;  // Empty: no file.
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_{nullptr, &std::fclose};
+  int error_ = 0;
   server::StepCount count_;
   TraceEventsReader events_;
   const TimePoint began_ = Clock::now();
@@ -174,36 +189,23 @@ class Collector {
 Result<void> collect(const Line& line) {
   const std::string path =
       line.output.empty() && !line.summary ? std::string("trace.json") : line.output;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(nullptr, &std::fclose);
-  if (!path.empty()) {
-    file.reset(std::fopen(path.c_str(), "w"));
-    if (!file) {
-      return exit_error(kExitInvalidValue, "--output {}: {}", path,
-                        std::generic_category().message(errno));
-    }
-  }
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = true; };
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
-  Collector collector(line, file.get());
+  Collector collector(line, path);
   const auto followed =
       follow_trace(line.request, [&](std::string_view events) { return collector.take(events); });
   collector.erase_line();
-  if (!followed) {
-    if (file) std::filesystem::remove(path);
-    return followed;
-  }
-  if (file && (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0)) {
-    return exit_error(kExitInternal, "--output {}: {}", path,
-                      std::generic_category().message(errno));
-  }
+  if (const auto closed = collector.close(); !closed) return closed;
+  const bool was_cut_off = !followed && exit_code_of(followed.error()) == kExitCoordinatorLost;
+  if (!followed && !was_cut_off) return followed;
   if (line.summary) std::fputs(summary_text(summarize(collector.events().ranks())).c_str(), stdout);
-  if (file) {
-    fmt::print("{} steps of {} ranks are in {}; open it at ui.perfetto.dev\n", collector.steps(),
-               collector.events().ranks().size(), path);
+  if (!path.empty()) {
+    fmt::print("{} steps of {} ranks are in {}; open it at ui.perfetto.dev\n",
+               collector.count().fewest(), collector.count().ranks(), path);
   }
-  return {};
+  return followed;
 }
 
 Result<void> run(Line& line) {

@@ -17,21 +17,47 @@ constexpr double kWorthSaying = 0.03;
 // A rank that they wait for so much more than for any other is named.
 constexpr double kClearly = 2;
 
-double overlap(const Interval& a, const Interval& b) {
-  return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+// In the order of time, and without what lies in several: spans of a row may nest.
+std::vector<Interval> joined(std::vector<Interval> spans) {
+  std::sort(spans.begin(), spans.end(),
+            [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::vector<Interval> all;
+  for (const Interval& span : spans) {
+    if (all.empty() || span.begin > all.back().end) {
+      all.push_back(span);
+    } else {
+      all.back().end = std::max(all.back().end, span.end);
+    }
+  }
+  return all;
+}
+
+// What lies in both; each list is in order, and its intervals do not overlap.
+std::vector<Interval> common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
+  std::vector<Interval> both;
+  for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const Interval part{std::max(a[i].begin, b[j].begin), std::min(a[i].end, b[j].end)};
+    if (part.begin < part.end) both.push_back(part);
+    if (a[i].end < b[j].end) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return both;
+}
+
+double length(const std::vector<Interval>& spans) {
+  double sum = 0;
+  for (const Interval& span : spans) sum += span.end - span.begin;
+  return sum;
 }
 
 // How long the spans took within steps, without what was waited in them.
-double sum_within(const std::vector<Interval>& spans, const RankTrace& rank) {
-  double sum = 0;
-  for (const Interval& step : rank.steps) {
-    for (const Interval& span : spans) {
-      const Interval within{std::max(span.begin, step.begin), std::min(span.end, step.end)};
-      sum += std::max(0.0, within.end - within.begin);
-      for (const Interval& wait : rank.waits) sum -= overlap(wait, within);
-    }
-  }
-  return sum;
+double length_without_waits(const std::vector<Interval>& spans, const std::vector<Interval>& steps,
+                            const std::vector<Interval>& waits) {
+  const std::vector<Interval> within = common(joined(spans), steps);
+  return length(within) - length(common(within, waits));
 }
 
 using OperationId = std::tuple<int, std::string, std::int64_t>;
@@ -57,25 +83,32 @@ std::map<OperationId, Arrival> last_arrivals(const std::map<int, RankTrace>& ran
   return last;
 }
 
-// Divides a wait among the operations that ran in it, in their order: until the last rank has come,
-// the rank waits for that one; then bytes move.
-void divide(const Interval& wait, int rank, const std::vector<Taken>& operations,
+// Divides waits among the operations that ran in them, both in their order: until the last rank has
+// come, the rank waits for that one; then bytes move.
+void divide(const std::vector<Interval>& waits, int rank, const std::vector<Taken>& operations,
             const std::map<OperationId, Arrival>& last, RankSummary& summary) {
-  double at = wait.begin;
-  for (const Taken& operation : operations) {
-    if (operation.ran.end <= at || operation.ran.begin >= wait.end) continue;
-    const Arrival& arrival = last.at(id_of(operation));
-    const double end = std::min(operation.ran.end, wait.end);
-    const double came = std::clamp(arrival.at, at, end);
-    if (arrival.rank != rank) {
-      summary.waiting += came - at;
-      summary.waiting_for[arrival.rank] += came - at;
-      at = came;
+  std::size_t next = 0;
+  for (const Interval& wait : waits) {
+    double at = wait.begin;
+    while (next < operations.size() && operations[next].ran.end <= wait.begin) ++next;
+    for (std::size_t i = next; i < operations.size() && operations[i].ran.begin < wait.end; ++i) {
+      const Taken& operation = operations[i];
+      if (operation.ran.end <= at) continue;
+      const Arrival& arrival = last.at(id_of(operation));
+      const double end = std::min(operation.ran.end, wait.end);
+      // A group that was made anew counts its operations anew, and nobody comes after the end.
+      const bool is_of_another = arrival.at > operation.ran.end;
+      if (arrival.rank != rank && !is_of_another) {
+        const double came = std::clamp(arrival.at, at, end);
+        summary.waiting += came - at;
+        summary.waiting_for[arrival.rank] += came - at;
+        at = came;
+      }
+      summary.moving += end - at;
+      at = end;
     }
-    summary.moving += end - at;
-    at = end;
+    summary.moving += std::max(0.0, wait.end - at);
   }
-  summary.moving += std::max(0.0, wait.end - at);
 }
 
 std::string percent_of(double part, double whole) {
@@ -126,7 +159,8 @@ void TraceEventsReader::take_line(std::string_view line) {
   if (kind == "wait") rank.waits.push_back(span);
   if (kind == "input") rank.inputs.push_back(span);
   if (kind == "checkpoint") rank.checkpoints.push_back(span);
-  if (kind != "collective") return;
+  // Beyond the groups that have names, ranks count their groups differently.
+  if (kind != "collective" || details->value("group", "").starts_with("group ")) return;
   rank.operations.push_back({details->value("round", 0), details->value("group", ""),
                              details->value("sequence", std::int64_t{-1}),
                              span.begin - details->value("queued_us", 0.0), span});
@@ -140,24 +174,21 @@ std::map<int, RankSummary> summarize(const std::map<int, RankTrace>& ranks) {
     RankSummary summary{.steps = trace.steps.size()};
     std::vector<Taken> operations = trace.operations;
     std::sort(operations.begin(), operations.end(),
-              [](const Taken& a, const Taken& b) { return a.ran.end < b.ran.end; });
-    for (const Interval& step : trace.steps) {
-      summary.step += step.end - step.begin;
-      for (const Interval& wait : trace.waits) {
-        const Interval within{std::max(wait.begin, step.begin), std::min(wait.end, step.end)};
-        if (within.begin < within.end) divide(within, rank, operations, last, summary);
-      }
-    }
-    summary.input = sum_within(trace.inputs, trace);
-    summary.checkpoint = sum_within(trace.checkpoints, trace);
+              [](const Taken& a, const Taken& b) { return a.ran.begin < b.ran.begin; });
+    const std::vector<Interval> steps = joined(trace.steps);
+    const std::vector<Interval> waits = common(joined(trace.waits), steps);
+    summary.step = length(steps);
+    divide(waits, rank, operations, last, summary);
+    summary.input = length_without_waits(trace.inputs, steps, waits);
+    summary.checkpoint = length_without_waits(trace.checkpoints, steps, waits);
     summary.compute = std::max(
         0.0, summary.step - summary.waiting - summary.moving - summary.input - summary.checkpoint);
-    const auto steps = static_cast<double>(summary.steps);
+    const auto count = static_cast<double>(summary.steps);
     for (double* sum : {&summary.step, &summary.compute, &summary.waiting, &summary.moving,
                         &summary.input, &summary.checkpoint}) {
-      *sum /= steps;
+      *sum /= count;
     }
-    for (auto& [other, sum] : summary.waiting_for) sum /= steps;
+    for (auto& [other, sum] : summary.waiting_for) sum /= count;
     summaries.emplace(rank, std::move(summary));
   }
   return summaries;

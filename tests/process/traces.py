@@ -55,6 +55,17 @@ def run_trace(*words, env=None):
                           check=False, env={**os.environ, **(env or {})}, timeout=LIMIT_S)
 
 
+def is_recording(worker):
+    """What the agent has written into the memory of its round (common/wire/shm_layout.h): one worker on each node."""
+    trace_bytes, page = (1 << 20) + 4096, 4096
+    for name in os.listdir(f"/proc/{worker}/fd"):
+        if os.readlink(f"/proc/{worker}/fd/{name}").startswith("/memfd:ddp-round"):
+            with open(f"/proc/{worker}/fd/{name}", "rb", buffering=0) as memory:
+                memory.seek(os.fstat(memory.fileno()).st_size - trace_bytes)
+                return memory.read(page)[:4] != bytes(4)
+    raise AssertionError(f"worker {worker} has no memory of a round")
+
+
 def spans_of(events, kind):
     return [event for event in events if event.get("cat") == kind and event["ph"] == "X"]
 
@@ -122,6 +133,14 @@ def who_is_late_is_named(folder):
         assert again.returncode == 0 and "The others wait for rank 1" in again.stdout, again
         if trace_processor.is_there():
             assert int(trace_processor.TraceProcessor(file).query("select count(*) from slice where category = 'step'")[0][0]) >= 10
+        done = run_trace(f"127.0.0.1:{port}", "--output", folder)
+        assert done.returncode == 64 and "Is a directory" in done.stderr, done
+        # Nobody asks any more.
+        for node in nodes:
+            jobs.wait_until(lambda: not is_recording(node.workers()[0]), LIMIT_S, "the end of the recording")  # pylint: disable=W0640
+        done = run_trace(f"127.0.0.1:{port}", "--steps", "5", "--output", file)
+        assert done.returncode == 0 and "not read in time" not in file.read_text(), done
+        assert is_recording(nodes[0].workers()[0])
         # By a signal, while the job goes on.
         for node, text in ((nodes[0], "trace-late-1.json; open it"), (nodes[1], f"run ddp-run trace 127.0.0.1:{port}")):
             node.process.send_signal(signal.SIGUSR2)
@@ -148,6 +167,9 @@ def a_token_is_asked_for(folder):
         secret.chmod(0o600)
         jobs.wait_until(lambda: run_trace(endpoint, "--steps", "3", "--output", file, "--rdzv-token-file", secret).returncode == 0, LIMIT_S,
                         "a trace with the token")
+        # What could not be taken leaves what was there.
+        file.write_text("an earlier one")
+        assert run_trace(endpoint, "--output", file).returncode == 74 and file.read_text() == "an earlier one"
         done = run_trace(endpoint, "--job", "another", "--output", file, env={"DDP_RDZV_TOKEN": TOKEN})
         assert done.returncode == 64 and "no such job runs" in done.stderr, done
     finally:
@@ -176,10 +198,10 @@ def a_job_on_hosts_is_traced_until_it_is_stopped(folder):
     assert "<!doctype html" in page.read_text().lower()
 
 
-def it_says_what_is_wrong(folder):
+def it_says_what_is_wrong():
     for words, status, text in ((["--steps", "5"], 2, "the rendezvous is missing"), (["a", "b"], 2, "only one endpoint"),
                                 (["a", "--step"], 2, "no such flag"), (["a", "--steps"], 2, "needs a value"), (["a", "--steps", "0"], 64, "--steps 0"),
-                                (["127.0.0.1:1"], 67, "nothing answers"), (["127.0.0.1:1", "--output", folder], 64, "Is a directory"),
+                                (["127.0.0.1:1"], 67, "nothing answers"),
                                 ([__file__], 2, "--summary"), (["127.0.0.1:x"], 64, "127.0.0.1:x: ")):
         done = run_trace(*words)
         assert done.returncode == status and text in done.stderr, (words, done)
@@ -193,7 +215,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="ddp_trace.") as name:
         folder = Path(name)
         os.chdir(folder)  # A trace goes there that nobody has given a name.
-        it_says_what_is_wrong(folder)
+        it_says_what_is_wrong()
         a_whole_job_is_traced_through_a_kill(folder)
         who_is_late_is_named(folder)
         a_token_is_asked_for(folder)

@@ -99,6 +99,40 @@ TEST(TraceSummary, CheckpointsCountWithoutTheWaitsInThem) {
   EXPECT_DOUBLE_EQ(ranks.at(0).compute, 600);
 }
 
+// As a scope around a loader that has one of its own.
+TEST(TraceSummary, SpansThatNestCountOnce) {
+  const auto ranks =
+      summary_of(event(0, "step", 0, 1'000) + event(0, "input", 100, 500) +
+                 event(0, "input", 100, 400) + event(0, "wait", 0, 50) + event(0, "wait", 10, 30));
+  EXPECT_DOUBLE_EQ(ranks.at(0).input, 400);
+  EXPECT_DOUBLE_EQ(ranks.at(0).moving, 50);
+  EXPECT_DOUBLE_EQ(ranks.at(0).compute, 550);
+}
+
+// The group was destroyed and made again, and counts its operations from 0 again.
+TEST(TraceSummary, AnArrivalAfterTheEndIsOfAnotherOperation) {
+  const auto ranks = summary_of(event(0, "step", 0, 1'000) + event(1, "step", 0, 1'000) +
+                                operation(0, 0, 100, 100, 200) + operation(1, 0, 100, 100, 200) +
+                                operation(0, 0, 800, 800, 900) + operation(1, 0, 850, 850, 900) +
+                                event(0, "wait", 100, 200));
+  EXPECT_DOUBLE_EQ(ranks.at(0).waiting, 0);
+  EXPECT_DOUBLE_EQ(ranks.at(0).moving, 100);
+}
+
+// A job of an hour.
+TEST(TraceSummary, ALongTraceIsNoProblem) {
+  std::string text;
+  for (int step = 0; step < 20'000; ++step) {
+    const double at = step * 100.0;
+    text += event(0, "step", at, at + 100) + operation(0, step, at + 50, at + 50, at + 60) +
+            event(0, "wait", at + 50, at + 60) + event(0, "input", at, at + 5);
+  }
+  const auto ranks = summary_of(text);
+  EXPECT_EQ(ranks.at(0).steps, 20'000U);
+  EXPECT_NEAR(ranks.at(0).moving, 10, 1e-6);
+  EXPECT_NEAR(ranks.at(0).input, 5, 1e-6);
+}
+
 TEST(TraceSummary, WhatIsNoTraceSaysSo) {
   EXPECT_THAT(summary_text(summary_of("")), HasSubstr("no whole step"));
   EXPECT_THAT(summary_text(summary_of("not json\n{\"ph\":\"X\"},\n[]\n{\"ph\":3},\n")),
@@ -118,6 +152,18 @@ TEST(StepCount, IsReachedWhenTheSlowestRankHasEnough) {
   count.take(last.substr(0, 30));
   EXPECT_FALSE(count.is_reached());
   count.take(last.substr(30));
+  EXPECT_TRUE(count.is_reached());
+}
+
+TEST(StepCount, RanksThatASmallerRoundHasNotGotDoNotCount) {
+  const auto ranks = [](int count) {
+    return fmt::format(R"({{"ph":"M","pid":1000000,"name":"ranks","args":{{"count":{}}}}},)"
+                       "\n",
+                       count);
+  };
+  server::StepCount count(3);
+  count.take(ranks(2) + event(0, "step", 0, 1) + event(1, "step", 0, 1));
+  count.take(ranks(1) + event(0, "step", 1, 2) + event(0, "step", 2, 3));
   EXPECT_TRUE(count.is_reached());
 }
 
