@@ -93,10 +93,17 @@ struct RaftMember::Impl {
 // entry of that append. libraft says how long the log is. Behind that point there may be entries of
 // an earlier leader, and the new one would take them for its own, which the majority has then not
 // got.
+//
+// And every answer says the own term if that is newer. libraft repeats the term that a candidate
+// has asked for if it has only asked who would vote for it (pre-vote). A candidate with the newest
+// log and an old term would be refused for its term for ever without learning of the newer one,
+// while those that have that are refused for their logs.
 void RaftMember::Impl::send(const raft_message& message) {
   RaftMessage out = from_libraft(message);
   const bool accepts = out.kind == RaftMessage::Kind::kAppendResult && out.index == 0;
   if (accepts) out.last_index = std::min(out.last_index, known_to_match_);
+  if (out.kind == RaftMessage::Kind::kVoteResult)
+    out.term = std::max<std::uint64_t>(out.term, raft_.current_term);
   outcomes_.emplace_back(
       [this, to = message.server_id, out = std::move(out)] { events.send(to, out); });
 }

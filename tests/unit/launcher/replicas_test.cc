@@ -438,6 +438,26 @@ TEST(RaftMembers, ALeaderThatHandsOverVotesOnceInATerm) {
   }
 }
 
+// One of two has the newest log, the other one a newer term, because a member that is no longer in
+// the group has stood for election. Neither may win before the first has that term, too.
+TEST(RaftMembers, ARefusalTellsOfANewerTerm) {
+  Group group;
+  group.add(1, true);
+  group.fill({1, 2, 3});
+  group.cut(2);
+  EXPECT_TRUE(group.member(1).propose("last", nullptr));
+  group.run(Duration(300));
+  group.end(1);
+  RaftMessage vote{.kind = RaftMessage::Kind::kVote, .term = 10};
+  vote.disrupt_leader = true;
+  group.member(2).receive(group.now(), 4, vote);
+  ASSERT_EQ(group.member(2).term(), 10u);
+  group.mend(2);
+  group.run(Duration(10'000));
+  EXPECT_THAT(group.leaders(), ElementsAre(3u));
+  EXPECT_THAT(group.applied(2), ElementsAre("last"));
+}
+
 TEST(RaftMembers, EndsWhileSomethingIsAsked) {
   Group group;
   group.add(1, true);
