@@ -50,7 +50,7 @@ constexpr const char* kHelp =
     "With a FILE in place of HOST, --summary reads a trace that was written before. A program that "
     "is called trace is started\nby ddp-run ./trace.\n\n"
     "Exit status: 0 done, 2 the line cannot be read, 64 a value is wrong, 66 another program has "
-    "the port, 67 nothing\nanswers, 74 the token is wrong.\n";
+    "the port, 67 nothing\nanswers, 71 it was cut off, 74 the token is wrong.\n";
 
 struct Line {
   bool help = false;
