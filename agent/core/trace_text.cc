@@ -32,14 +32,31 @@ std::size_t order_of(std::string_view lane) {
   return place;
 }
 
-std::string microseconds(std::int64_t ns) {
-  const char* const sign = ns < 0 ? "-" : "";
+void append_microseconds(std::string& text, std::int64_t ns) {
   const std::int64_t size = ns < 0 ? -ns : ns;
-  return fmt::format("{}{}.{:03}", sign, size / 1'000, size % 1'000);
+  fmt::format_to(std::back_inserter(text), "{}{}.{:03}", ns < 0 ? "-" : "", size / 1'000,
+                 size % 1'000);
 }
 
-// Texts of workers may have any bytes.
-std::string in_quotes(std::string_view text) { return wire::dump_json(nlohmann::json(text)); }
+// Texts of workers may have any bytes; nearly all have none that JSON writes otherwise.
+void append_text(std::string& text, std::string_view value) {
+  const bool is_plain = std::all_of(value.begin(), value.end(), [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  });
+  if (!is_plain) {
+    text += wire::dump_json(nlohmann::json(value));
+    return;
+  }
+  text += '"';
+  text += value;
+  text += '"';
+}
+
+std::string in_quotes(std::string_view value) {
+  std::string text;
+  append_text(text, value);
+  return text;
+}
 
 void append_name(std::string& text, const char* what, int process, int thread,
                  std::string_view name, std::size_t order) {
@@ -90,9 +107,13 @@ void TraceText::append(std::string& text, const Place& place, const wire::TraceS
   if (is_step) name += fmt::format(" {}", span.index);
   const auto common = [&](std::string_view phase, std::int64_t at) {
     fmt::format_to(std::back_inserter(text),
-                   "{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"cat\":{},\"name\":{},\"ts\":{}", phase,
-                   kFirstProcess + place.rank, thread, in_quotes(kind), in_quotes(name),
-                   microseconds(at + shift_ns));
+                   "{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"cat\":", phase,
+                   kFirstProcess + place.rank, thread);
+    append_text(text, kind);
+    text += ",\"name\":";
+    append_text(text, name);
+    text += ",\"ts\":";
+    append_microseconds(text, at + shift_ns);
   };
   const auto details = [&] {
     fmt::format_to(std::back_inserter(text), ",\"args\":{{\"rank\":{},\"round\":{}", place.rank,
@@ -104,8 +125,10 @@ void TraceText::append(std::string& text, const Place& place, const wire::TraceS
                                                   : "index",
                      span.index);
     if (is_operation || is_message) {
-      fmt::format_to(std::back_inserter(text), ",\"group\":{},\"bytes\":{},\"queued_us\":{}",
-                     in_quotes(place.group), span.bytes, microseconds(begin - span.issued_ns));
+      text += ",\"group\":";
+      append_text(text, place.group);
+      fmt::format_to(std::back_inserter(text), ",\"bytes\":{},\"queued_us\":", span.bytes);
+      append_microseconds(text, begin - span.issued_ns);
       if (span.peer >= 0)
         fmt::format_to(std::back_inserter(text), ",\"{}\":{}", is_message ? "peer" : "root",
                        span.peer);
@@ -114,7 +137,8 @@ void TraceText::append(std::string& text, const Place& place, const wire::TraceS
   };
   if (!is_message) {
     common("X", begin);
-    fmt::format_to(std::back_inserter(text), ",\"dur\":{}", microseconds(span.end_ns - begin));
+    text += ",\"dur\":";
+    append_microseconds(text, span.end_ns - begin);
     return details();
   }
   // Messages overlap, so they are asynchronous events.

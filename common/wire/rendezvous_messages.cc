@@ -122,7 +122,14 @@ static const char* type_name(const Ping*) { return "ping"; }
 static const char* type_name(const Notice*) { return "notice"; }
 static const char* type_name(const ShowOutput*) { return "show_output"; }
 
-std::string encode(const AgentMessage& message) { return encode_variant(message); }
+// A trace is most of what agents say while somebody wants one. So its events follow the message's
+// object as they are, after a line break, and are not escaped and read once more.
+std::string encode(const AgentMessage& message) {
+  const auto* trace = std::get_if<TraceEvents>(&message);
+  if (trace == nullptr || trace->events.empty()) return encode_variant(message);
+  const TraceEvents rest{.lost = trace->lost, .more = trace->more, .sent_ns = trace->sent_ns};
+  return encode_variant(AgentMessage(rest), {"events"}) + '\n' + trace->events;
+}
 
 // The list of members is nearly all of a round_start and the same for every receiver. So its text
 // is made once, and appended to the rest.
@@ -141,7 +148,16 @@ std::string encode(const CoordinatorMessage& message) {
 }
 
 Result<AgentMessage> decode_agent_message(std::string_view payload) {
-  return decode_variant(payload, static_cast<AgentMessage*>(nullptr));
+  const auto decode = [](std::string_view object) {
+    return decode_variant(object, static_cast<AgentMessage*>(nullptr));
+  };
+  const std::size_t end = payload.find('\n');
+  if (end == std::string_view::npos) return decode(payload);
+  auto message = decode(payload.substr(0, end));
+  auto* const trace = message ? std::get_if<TraceEvents>(&*message) : nullptr;
+  if (trace == nullptr) return decode(payload);  // Lines of one object.
+  trace->events = payload.substr(end + 1);
+  return message;
 }
 
 Result<CoordinatorMessage> decode_coordinator_message(std::string_view payload) {
