@@ -65,6 +65,8 @@ void TraceReader::read_rings(bool final) {
   for (RankRing& rank : rings_) {
     wire::NewSpans taken = wire::take_spans(rank.ring(), rank.read, wire::kTraceSpans, final);
     lost_ += taken.lost;
+    fill_ = std::max(fill_, static_cast<double>(taken.spans.size() + taken.lost) /
+                                static_cast<double>(wire::kTraceSpans));
     if (taken.spans.empty()) continue;
     const auto flight = wire::read_flight(rank.flight.bytes());
     for (const wire::TraceSpan& span : taken.spans) {
@@ -132,6 +134,7 @@ wire::TraceEvents TraceReader::take_known() {
   }
   events.lost = std::exchange(lost_, 0);
   events.more = !known_.empty();
+  events.fill = std::min(std::exchange(fill_, 0), 1.0);
   events.sent_ns = in_ns(Clock::now());
   return events;
 }

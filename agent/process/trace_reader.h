@@ -86,6 +86,7 @@ class TraceReader {
   std::vector<RankRing> rings_;  // While it is on and a round runs.
   std::deque<KnownSpan> known_;  // Not told yet.
   std::uint64_t lost_ = 0;       // Likewise.
+  double fill_ = 0;              // TraceEvents::fill of the next answer.
 };
 
 }  // namespace ddp::agent

@@ -80,7 +80,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Output, id, out, err)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEvents, events, lost, more, sent_ns)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TraceEvents, events, lost, more, fill, sent_ns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ReadTrace, clock, zero_ns, answered_ns, received_ns,
                                                 sent_ns, names)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)
@@ -127,7 +127,8 @@ static const char* type_name(const ShowOutput*) { return "show_output"; }
 std::string encode(const AgentMessage& message) {
   const auto* trace = std::get_if<TraceEvents>(&message);
   if (trace == nullptr || trace->events.empty()) return encode_variant(message);
-  const TraceEvents rest{.lost = trace->lost, .more = trace->more, .sent_ns = trace->sent_ns};
+  const TraceEvents rest{
+      .lost = trace->lost, .more = trace->more, .fill = trace->fill, .sent_ns = trace->sent_ns};
   return encode_variant(AgentMessage(rest), {"events"}) + '\n' + trace->events;
 }
 

@@ -148,6 +148,7 @@ struct TraceEvents {
   std::string events{};      // In Chrome's format: objects of JSON, each ended by ",\n".
   std::uint64_t lost = 0;    // How many spans were not read in time.
   bool more = false;         // There are more already.
+  double fill = 0;           // Of the room of the rank that has written most; 1: none was left.
   std::int64_t sent_ns = 0;  // The node's monotonic clock when it sent this.
 };
 

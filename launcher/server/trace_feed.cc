@@ -23,6 +23,10 @@ using rendezvous::JobHistory;
 constexpr Duration kPatience{2'000};
 // The first questions follow at once, because an agent learns the clock by them.
 constexpr std::size_t kQuick = 8;
+// An agent whose ranks have used so much of their room is asked more often; less often below the
+// other.
+constexpr double kFull = 0.5;
+constexpr double kEmpty = 0.35;
 // No rank has this number.
 constexpr int kJobProcess = 1'000'000;
 constexpr int kRounds = 1'000'000'001;
@@ -104,14 +108,14 @@ void TraceFeed::tick() {
                 [this](const auto& agent) { return !jobs_.contains(agent.second.job_id); });
   for (auto& [job_id, job] : jobs_)
     ask_agents(job_id, std::exchange(job.has_newcomer, false), false);
-  if (!jobs_.empty()) timer_.after(kInterval, [this] { tick(); });
+  if (!jobs_.empty()) timer_.after(kShortest, [this] { tick(); });
 }
 
 void TraceFeed::on_round_begins(const std::string& job_id) {
   if (jobs_.contains(job_id)) ask_agents(job_id, false, true);
 }
 
-// Those whose answer is under way are not asked again, unless `at_once`.
+// Those whose turn it is, or all of them `at_once`.
 void TraceFeed::ask_agents(const std::string& job_id, bool names, bool at_once) {
   const std::vector<ConnectionId> here = sources_.agents(job_id);
   std::erase_if(agents_, [&](const auto& agent) {
@@ -122,8 +126,9 @@ void TraceFeed::ask_agents(const std::string& job_id, bool names, bool at_once) 
   for (const ConnectionId id : here) {
     Agent& agent = agents_[id];
     agent.job_id = job_id;
-    const bool waits = agent.is_asked && now - agent.asked_at <= kPatience;
-    if (names || at_once || !waits) ask(id, agent, names);
+    if (at_once) agent.interval = kShortest;  // A round that begins may be quicker.
+    const Duration pause = agent.is_asked ? kPatience : agent.interval;
+    if (names || at_once || now - agent.asked_at >= pause) ask(id, agent, names);
   }
 }
 
@@ -146,6 +151,9 @@ void TraceFeed::on_events(ConnectionId from, const wire::TraceEvents& events) {
   agent.answered_ns = events.sent_ns;
   agent.is_asked = false;
   ++agent.answers;
+  if (events.fill > kFull) agent.interval = kShortest;
+  // Ranks that do nothing yet may begin quickly.
+  if (events.fill > 0 && events.fill < kEmpty) agent.interval = std::min(2 * agent.interval, kLongest);
   const auto job = jobs_.find(agent.job_id);
   if (job == jobs_.end()) return;
   std::string text = events.events;

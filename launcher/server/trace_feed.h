@@ -22,12 +22,13 @@
 namespace ddp::server {
 
 // Asks the agents of a job what their workers do, and gives it to whoever wants to see it: one
-// trace of all ranks on the coordinator's clock, with the job's rounds and why they ended. Agents
-// are asked ten times a second while there is a sink, and not at all otherwise. On the thread of
-// `io`.
+// trace of all ranks on the coordinator's clock, with the job's rounds and why they ended. While
+// there is a sink, each agent is asked ten times a second or less: each question interrupts ranks
+// that compute, so they are no more than needed for the ranks to have room. On the thread of `io`.
 class TraceFeed {
  public:
-  static constexpr Duration kInterval{100};
+  static constexpr Duration kShortest{100};
+  static constexpr Duration kLongest{1'000};
 
   struct Sources {
     // The agents of a job.
@@ -66,6 +67,7 @@ class TraceFeed {
     std::int64_t answered_ns = 0;
     std::int64_t received_ns = 0;
     std::size_t answers = 0;
+    Duration interval = kShortest;
   };
   struct Job {
     bool has_begun = false;  // The coordinator knows it.
