@@ -5,17 +5,13 @@
 
 #include "agent/core/flight_report.h"
 #include "common/base/clock.h"
+#include "common/base/monotonic_ns.h"
 
 namespace ddp::agent {
 namespace {
 
 // Shorter waits for other ranks are usual in training.
 constexpr std::chrono::nanoseconds kLongWait{1'000'000'000};
-
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
-}
 
 bool is_under_way(const wire::FlightRecord& record) {
   return record.state == wire::FlightState::kIssued || record.state == wire::FlightState::kStarted;
@@ -29,7 +25,7 @@ bool waits_for_others(const wire::Flight& flight) {
 }
 
 std::vector<std::string> long_waits(const std::vector<wire::Flight>& flights) {
-  const std::int64_t now = now_ns();
+  const std::int64_t now = monotonic_ns(Clock::now());
   const auto waits_long = [now](const wire::FlightRecord& record) {
     return is_under_way(record) && now - record.issued_ns >= kLongWait.count();
   };
@@ -50,7 +46,7 @@ std::optional<std::vector<std::string>> last_waits(const RoundMemory& memory,
                         return std::any_of(flight.records.begin(), flight.records.end(), is_undone);
                       });
   if (!failed || flights.empty()) return std::nullopt;
-  return describe_flights(flights, now_ns());
+  return describe_flights(flights, monotonic_ns(Clock::now()));
 }
 
 }  // namespace ddp::agent

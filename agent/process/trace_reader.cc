@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/monotonic_ns.h"
 #include "common/wire/flight_ring.h"
 
 namespace ddp::agent {
@@ -10,10 +11,6 @@ namespace {
 
 // More than the rings of eight ranks hold. The oldest go first.
 constexpr std::size_t kMostKnown = 65'536;
-
-std::int64_t in_ns(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -84,7 +81,7 @@ void TraceReader::read_rings(bool final) {
 void TraceReader::saved(Rank rank, const wire::SavedShare& share) {
   if (!on_) return;
   wire::TraceSpan span;
-  span.end_ns = in_ns(Clock::now());
+  span.end_ns = monotonic_ns(Clock::now());
   span.begin_ns = span.end_ns - static_cast<std::int64_t>(share.seconds * 1e9);
   span.index = share.step;
   wire::set_lane(span, "checkpoint-writer");
@@ -98,7 +95,8 @@ wire::TraceEvents TraceReader::answer(TimePoint now, const wire::ReadTrace& ques
   if (!on_ || question.clock != asked_by_) offset_ = {};
   asked_by_ = question.clock;
   if (question.answered_ns != 0) {
-    offset_.exchange(question.answered_ns, question.received_ns, question.sent_ns, in_ns(now));
+    offset_.exchange(question.answered_ns, question.received_ns, question.sent_ns,
+                     monotonic_ns(now));
   }
   const bool is_same = !clock_.empty() && question.clock == clock_;
   const bool is_known = is_same || offset_.is_known();
@@ -108,7 +106,7 @@ wire::TraceEvents TraceReader::answer(TimePoint now, const wire::ReadTrace& ques
   if (question.names) text_.forget_names();
   read_rings(false);
   // Times mean nothing before the first exchange.
-  if (!is_known) return {.more = true, .sent_ns = in_ns(Clock::now())};
+  if (!is_known) return {.more = true, .sent_ns = monotonic_ns(Clock::now())};
   return take_known();
 }
 
@@ -135,7 +133,7 @@ wire::TraceEvents TraceReader::take_known() {
   events.lost = std::exchange(lost_, 0);
   events.more = !known_.empty();
   events.fill = std::min(std::exchange(fill_, 0), 1.0);
-  events.sent_ns = in_ns(Clock::now());
+  events.sent_ns = monotonic_ns(Clock::now());
   return events;
 }
 

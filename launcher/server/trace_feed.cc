@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/monotonic_ns.h"
 #include "common/process/this_process.h"
 #include "common/wire/json_messages.h"
 
@@ -31,10 +32,6 @@ constexpr double kEmpty = 0.35;
 constexpr int kJobProcess = 1'000'000;
 constexpr int kRounds = 1'000'000'001;
 constexpr int kEnds = 1'000'000'002;
-
-std::int64_t in_ns(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 nlohmann::json meta(int thread, const char* what, nlohmann::json value) {
   const std::string whole(what);
@@ -136,10 +133,10 @@ void TraceFeed::ask(ConnectionId id, Agent& agent, bool names) {
   agent.is_asked = true;
   agent.asked_at = Clock::now();
   sources_.ask(id, {.clock = clock_,
-                    .zero_ns = in_ns(zero_),
+                    .zero_ns = monotonic_ns(zero_),
                     .answered_ns = std::exchange(agent.answered_ns, 0),
                     .received_ns = agent.received_ns,
-                    .sent_ns = in_ns(Clock::now()),
+                    .sent_ns = monotonic_ns(Clock::now()),
                     .names = names || agent.answers == 0});
 }
 
@@ -147,13 +144,14 @@ void TraceFeed::on_events(ConnectionId from, const wire::TraceEvents& events) {
   const auto found = agents_.find(from);
   if (found == agents_.end()) return;
   Agent& agent = found->second;
-  agent.received_ns = in_ns(Clock::now());
+  agent.received_ns = monotonic_ns(Clock::now());
   agent.answered_ns = events.sent_ns;
   agent.is_asked = false;
   ++agent.answers;
   if (events.fill > kFull) agent.interval = kShortest;
   // Ranks that do nothing yet may begin quickly.
-  if (events.fill > 0 && events.fill < kEmpty) agent.interval = std::min(2 * agent.interval, kLongest);
+  if (events.fill > 0 && events.fill < kEmpty)
+    agent.interval = std::min(2 * agent.interval, kLongest);
   const auto job = jobs_.find(agent.job_id);
   if (job == jobs_.end()) return;
   std::string text = events.events;
@@ -188,7 +186,9 @@ void TraceFeed::give(const std::string& job_id, Reader& reader, std::string_view
   reader.sink->write(events);
 }
 
-std::int64_t TraceFeed::ns_since_zero(TimePoint time) const { return in_ns(time) - in_ns(zero_); }
+std::int64_t TraceFeed::ns_since_zero(TimePoint time) const {
+  return monotonic_ns(time) - monotonic_ns(zero_);
+}
 
 // The rounds that have ended since; all: also the one that runs.
 void TraceFeed::tell_rounds(const std::string& job_id, Reader& reader, bool all) {

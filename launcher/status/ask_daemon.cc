@@ -13,6 +13,9 @@ namespace {
 
 constexpr int kDefaultPort = 29'400;
 constexpr Duration kLimit{10'000};
+constexpr const char* kIsItYours =
+    "is a job running there, is that the port of its --rdzv-endpoint, and is it yours? Another "
+    "user's job on this machine answers only with --any-user";
 
 }  // namespace
 
@@ -22,17 +25,25 @@ Result<HostPort> parse_daemon(const std::string& text) {
   return parsed;
 }
 
+Result<store::Socket> connect_daemon(const HostPort& endpoint, TimePoint deadline) {
+  auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
+  if (socket) return socket;
+  return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}",
+                    host_and_port(endpoint.host, endpoint.port), socket.error().message,
+                    kIsItYours);
+}
+
+std::string query_value(std::string_view text) {
+  std::string value;
+  for (const char c : text) value += fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  return value;
+}
+
 Result<std::string> ask_daemon(const HostPort& endpoint, std::string_view path) {
   const TimePoint deadline = Clock::now() + kLimit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);
-  constexpr const char* kIsItYours =
-      "is a job running there, is that the port of its --rdzv-endpoint, and is it yours? Another "
-      "user's job on this machine answers only with --any-user";
-  auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
-  if (!socket) {
-    return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name,
-                      socket.error().message, kIsItYours);
-  }
+  auto socket = connect_daemon(endpoint, deadline);
+  if (!socket) return socket.error();
   auto page = hosting::get_page(*socket, path, name, deadline);
   if (page && *page) return std::move(**page);
   if (!page && page.error().code == Errc::kPeerLost) {

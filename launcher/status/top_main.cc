@@ -151,9 +151,7 @@ void Top::draw_text(const std::string& title, const std::string& text) {
 std::string Top::output() const {
   const std::vector<Cell> cells = cells_of(*job());
   if (view_.marked >= cells.size() || cells[view_.marked].rank < 0) return "no rank is marked";
-  std::string id;
-  for (const char c : job()->at("job_id").get<std::string>())
-    id += fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  const std::string id = query_value(job()->at("job_id").get<std::string>());
   const auto page =
       ask_daemon(endpoint_, fmt::format("/output?job={}&rank={}", id, cells[view_.marked].rank));
   if (!page) {

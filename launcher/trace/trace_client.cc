@@ -12,6 +12,7 @@
 #include "common/base/exit_error.h"
 #include "common/store/socket.h"
 #include "launcher/hosting/daemon_page.h"
+#include "launcher/status/ask_daemon.h"
 
 namespace ddp::trace {
 namespace {
@@ -32,22 +33,14 @@ struct Answer {
 
 std::string target_of(const TraceRequest& request) {
   if (request.job_id.empty()) return "/trace";
-  std::string target = "/trace?job=";
-  for (const char c : request.job_id)
-    target += fmt::format("%{:02x}", static_cast<unsigned char>(c));
-  return target;
+  return "/trace?job=" + status::query_value(request.job_id);
 }
 
 Result<Answer> ask(const TraceRequest& request, const std::string& authorization) {
   const std::string name = host_and_port(request.endpoint.host, request.endpoint.port);
   const TimePoint deadline = Clock::now() + kLimit;
-  auto socket = store::Socket::connect(request.endpoint.host, request.endpoint.port, deadline);
-  if (!socket) {
-    return exit_error(kExitJoinTimeout,
-                      "nothing answers at {}: {}; is a job running there, and is that the port of "
-                      "its --rdzv-endpoint?",
-                      name, socket.error().message);
-  }
+  auto socket = status::connect_daemon(request.endpoint, deadline);
+  if (!socket) return socket.error();
   std::string text =
       fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", target_of(request), name);
   if (!authorization.empty()) text += fmt::format("Authorization: {}\r\n", authorization);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/monotonic_ns.h"
 #include "worker/runtime/trace.h"
 
 namespace ddp::runtime {
@@ -17,10 +18,6 @@ using wire::FlightRecord;
 using wire::FlightState;
 
 static_assert(sizeof(FlightRecorder::Slot) == sizeof(FlightRecord::number));
-
-std::int64_t in_ns(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 template <std::size_t Size>
 void copy_text(std::string_view text, char (&to)[Size]) {
@@ -68,7 +65,7 @@ void FlightRecorder::begin(Slot slot, const Issue& issue, TimePoint at, FlightSt
   record.number = slot & ~kMessage;
   record.sequence = issue.sequence;
   record.count = issue.count;
-  record.issued_ns = in_ns(at);
+  record.issued_ns = monotonic_ns(at);
   record.state = state;
   if (state != FlightState::kIssued) record.started_ns = record.issued_ns;
   if (state == FlightState::kDone || state == FlightState::kFailed) {
@@ -104,7 +101,7 @@ void FlightRecorder::change(Slot slot, FlightState state, TimePoint at) {
   constexpr std::size_t kStarted = word_of(offsetof(FlightRecord, started_ns));
   constexpr std::size_t kEnded = word_of(offsetof(FlightRecord, ended_ns));
   target.words[state == FlightState::kStarted ? kStarted : kEnded].store(
-      static_cast<std::uint64_t>(in_ns(at)), std::memory_order_relaxed);
+      static_cast<std::uint64_t>(monotonic_ns(at)), std::memory_order_relaxed);
   // Group and state share a word, in this order.
   constexpr std::size_t kState = word_of(offsetof(FlightRecord, group));
   static_assert(offsetof(FlightRecord, state) == offsetof(FlightRecord, group) + 4);

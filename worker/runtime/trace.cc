@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "common/base/check.h"
+#include "common/base/monotonic_ns.h"
 #include "worker/runtime/trace_scope.h"
 
 namespace ddp {
@@ -26,10 +27,6 @@ struct Tracing {
   std::optional<TimePoint> step_began;  // Only of a step that began while `on`.
   std::int64_t last_step = -1;
 } tracing;
-
-std::int64_t in_ns(TimePoint time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
 
 // Whether the agent wants spans now. Needs the mutex.
 bool look() {
@@ -77,8 +74,8 @@ void trace_nowhere() {
 void trace_span(std::string_view lane, std::string_view name, TimePoint begin, TimePoint end,
                 std::int64_t index) {
   wire::TraceSpan span;
-  span.begin_ns = in_ns(begin);
-  span.end_ns = in_ns(end);
+  span.begin_ns = monotonic_ns(begin);
+  span.end_ns = monotonic_ns(end);
   span.index = index;
   wire::set_lane(span, lane);
   wire::set_name(span, name);
