@@ -150,10 +150,10 @@ def builds_first_and_leaves_nothing(_):
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         run = Bench(folder, f'#!/bin/sh\necho "$@" >>{log}\n',
-                    '#!/bin/sh\necho \'{"ns": 50, "message_ns": 20, "clock_ns": 25}\'\n')
+                    '#!/bin/sh\necho \'{"ns": 50, "traced_ns": 70, "message_ns": 20, "clock_ns": 25}\'\n')
         status, out, err = run.end()
         assert status == 0, f"{status}\n{err}"
-        assert [json.loads(line)["ours"] for line in out.splitlines()] == [50, 20, 50], out
+        assert [json.loads(line)["ours"] for line in out.splitlines()] == [50, 20, 70, 50], out
         steps = log.read_text().splitlines()
         assert steps == [f"--log-level=WARNING {run.build}", f"--build {run.build} --target bench"], steps
         assert all(f"{name} " in err for name in ("peers: PyTorch", "LibTorch", "gloo", "Open MPI")), err
