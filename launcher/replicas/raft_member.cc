@@ -78,7 +78,7 @@ struct RaftMember::Impl {
   // Its place in the configuration that it knows; null if it has none.
   raft_server* own_server() const;
   void vote_without_right(raft_message& request, raft_server& own);
-  void end_permission();
+  void end_candidacy();
   bool has_voted_for_another(MemberId from, const RaftMessage& message) const;
   // The end of a request, whose address libraft has kept in its `data`. Frees it.
   static void finish(void* data, int status);
@@ -222,15 +222,17 @@ void RaftMember::Impl::vote_without_right(raft_message& request, raft_server& ow
   if (raft_server* const again = own_server()) again->role = role;
 }
 
-// A candidate that is not elected in time stands again. If a leader had told it to take over,
-// libraft lets it keep the permission to disrupt leaders, which is for one election (Ongaro,
-// section 4.2.3). So a member that got that order late, and was no longer in the group, would end
-// the term of every leader for ever.
-void RaftMember::Impl::end_permission() {
+// A candidate that is not elected in time stands again. In libraft it then still has what was for
+// one election (Ongaro, sections 4.2.3 and 9.6): the permission to disrupt leaders, if a leader had
+// told it to take over, and leave to ask for votes without first asking who would vote for it. A
+// member that lags behind, or is no longer in the group, would raise its term for ever, and end the
+// term of each leader that adds it again.
+void RaftMember::Impl::end_candidacy() {
   if (raft_state(&raft_) != RAFT_CANDIDATE) return;
   auto& candidate = raft_.candidate_state;
   if (io_.time(&io_) - raft_.election_timer_start < candidate.randomized_election_timeout) return;
   candidate.disrupt_leader = false;
+  candidate.in_pre_vote = true;
 }
 
 // From libraft 0.18 on, requests that have ended wait in a queue, which only its own disk and
@@ -362,7 +364,7 @@ void RaftMember::start(TimePoint now, bool alone) {
 
 void RaftMember::tick(TimePoint now) {
   impl_->now_ = now;
-  impl_->end_permission();
+  impl_->end_candidacy();
   impl_->tick_(&impl_->io_);
   impl_->settle();
 }

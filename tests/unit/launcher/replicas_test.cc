@@ -407,6 +407,7 @@ TEST(RaftMembers, AnOrderToTakeOverIsForOneElection) {
   group.member(to).receive(group.now(), 1, order);
   group.run(Duration(5'000));
   ASSERT_TRUE(leader.leads());
+  EXPECT_EQ(group.member(to).term(), leader.term() + 1);
   ASSERT_TRUE(leader.remove(to, nullptr));
   group.run(Duration(500));
   const std::uint64_t term = leader.term();
