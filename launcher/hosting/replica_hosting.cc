@@ -4,9 +4,11 @@
 #include <utility>
 
 #include <asio/post.hpp>
+#include <nlohmann/json.hpp>
 
 #include "common/base/exit_error.h"
 #include "common/log/log.h"
+#include "common/wire/json_messages.h"
 #include "launcher/hosting/hosting.h"
 #include "launcher/machine/machine.h"
 
@@ -14,6 +16,10 @@ namespace ddp::hosting {
 namespace {
 
 constexpr Duration kTick{20};
+// How often the next coordinators are told what the job has been through: once in this time, or
+// less often if that is more bytes.
+constexpr Duration kHistoryPeriod{1'000};
+constexpr Duration::rep kHistoryBytes = 32'768;
 // How long the other nodes may take to learn that this one leaves, and then to elect another
 // coordinator.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
@@ -126,7 +132,7 @@ void ReplicaHosting::start() {
   tick();
 }
 
-void ReplicaHosting::log_voters() {
+void ReplicaHosting::note_voters() {
   if (!replica_.leads()) return voters_.reset();
   std::vector<replicas::MemberId> voters;
   if (replica_.is_settled()) {
@@ -137,6 +143,7 @@ void ReplicaHosting::log_voters() {
   std::ranges::sort(voters);
   if (voters_ == voters) return;
   voters_ = voters;
+  tell_history();  // A new voter knows nothing yet.
   if (voters.empty()) {
     log::info("job {}: other ddp-runs are about to keep its record", spec_.job_id);
   } else {
@@ -147,24 +154,50 @@ void ReplicaHosting::log_voters() {
 void ReplicaHosting::tick() {
   if (has_ended_) return;
   replica_.tick(Clock::now());
-  log_voters();
+  note_voters();
+  if (replica_.leads() && Clock::now() >= next_history_) tell_history();
   if (end_by_ && (!replica_.leads() || Clock::now() >= *end_by_)) return finish_end();
   // Where the job's record is not kept, nothing happens by itself.
   ticks_ = !replica_.servers().empty() || end_by_;
   if (ticks_) tick_.after(kTick, [this] { tick(); });
 }
 
+void ReplicaHosting::tell_history() {
+  const nlohmann::json history = server_->history(spec_.job_id);
+  const std::string text = history.is_null() ? "" : wire::dump_json(history);
+  next_history_ =
+      Clock::now() + std::max(kHistoryPeriod, kHistoryPeriod * std::ssize(text) / kHistoryBytes);
+  if (!text.empty()) replica_.tell_history(text);
+}
+
+std::optional<rendezvous::JobHistory> ReplicaHosting::told_history() const {
+  const auto& told = replica_.told_history();
+  if (!told) return std::nullopt;
+  try {
+    return rendezvous::JobHistory::restored(nlohmann::json::parse(told->text), told->told);
+  } catch (const nlohmann::json::exception& error) {
+    log::warning(
+        "job {}: its history begins anew, because what the earlier coordinator has told is "
+        "not understood: {}",
+        spec_.job_id, error.what());
+    return std::nullopt;
+  }
+}
+
 void ReplicaHosting::on_won(const rendezvous::JobRecord& record) {
   const auto later = [this](const std::function<void()>& what) { asio::post(io_, what); };
-  server_->open(record, {.store =
-                             [this, later](const rendezvous::JobRecord& next,
-                                           const std::function<void()>& stored) {
-                               replica_.store(next, [later, stored] { later(stored); });
-                             },
-                         .confirm =
-                             [this, later](const std::function<void()>& done) {
-                               replica_.confirm([later, done] { later(done); });
-                             }});
+  server_->open(
+      record,
+      {.store =
+           [this, later](const rendezvous::JobRecord& next, const std::function<void()>& stored) {
+             next_history_ = {};  // The next tick tells what has happened.
+             replica_.store(next, [later, stored] { later(stored); });
+           },
+       .confirm =
+           [this, later](const std::function<void()>& done) {
+             replica_.confirm([later, done] { later(done); });
+           }},
+      told_history());
   if (!told_ && founds_) return;  // The agent knows this address.
   events_.coordinator(at_.host, at_.port);
   events_.notice("this node coordinates the job from now on");
@@ -183,6 +216,7 @@ void ReplicaHosting::end(std::function<void()> done) {
 }
 
 void ReplicaHosting::hand_over() {
+  tell_history();
   replica_.hand_over();
   end_by_ = Clock::now() + kHandOverLimit;
 }

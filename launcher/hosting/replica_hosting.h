@@ -45,8 +45,10 @@ class ReplicaHosting : public MovingHosting {
   replicas::JobReplica::Events replica_events();
   server::AgentFront::ReplicaHooks hooks();
   void tick();
-  void log_voters();
+  void note_voters();
   void on_won(const rendezvous::JobRecord& record);
+  void tell_history();
+  std::optional<rendezvous::JobHistory> told_history() const;
   void hand_over();
   void finish_end();
 
@@ -64,6 +66,7 @@ class ReplicaHosting : public MovingHosting {
   // As last logged, in order; empty: they are about to change. Nothing while this one does not
   // lead.
   std::optional<std::vector<replicas::MemberId>> voters_;
+  TimePoint next_history_;
   bool over_ = false;  // The job.
   bool told_ = false;  // Where the coordinator is, other than at first.
   std::optional<TimePoint> end_by_;

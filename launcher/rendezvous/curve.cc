@@ -8,6 +8,9 @@
 namespace ddp::rendezvous {
 namespace {
 
+// 68 years of points.
+constexpr Duration kLongestInterval{std::int64_t{1} << 32};
+
 Curve::Point joined(const Curve::Point& a, const Curve::Point& b) {
   if (a.count == 0) return b;
   if (b.count == 0) return a;
@@ -31,6 +34,22 @@ void Curve::add(Duration at, double value) {
   const auto index = static_cast<std::size_t>(at / interval_);
   if (points_.size() <= index) points_.resize(index + 1);
   points_[index] = joined(points_[index], {value, value, value, 1});
+}
+
+Curve Curve::restored(const nlohmann::json& told) {
+  Curve curve;
+  const auto interval = told.at("interval_ms").get<std::int64_t>();
+  while (curve.interval_.count() < interval && curve.interval_ < kLongestInterval)
+    curve.interval_ *= 2;
+  const auto count = static_cast<std::size_t>(curve.interval_ / kFirstInterval);
+  for (const nlohmann::json& point : told.at("points")) {
+    const auto index = point.at(0).get<std::size_t>();
+    if (index >= kMaxPoints) continue;
+    if (curve.points_.size() <= index) curve.points_.resize(index + 1);
+    curve.points_[index] = {point.at(1).get<double>(), point.at(2).get<double>(),
+                            point.at(3).get<double>(), count};
+  }
+  return curve;
 }
 
 nlohmann::json to_json(const Curve& curve) {

@@ -28,6 +28,9 @@ class Curve {
   // `at`: since the job began; never less than in an earlier call. Values that are not finite do
   // not count.
   void add(Duration at, double value);
+  // A curve of which to_json() has told. Each of its points counts as one value a second. Throws
+  // nlohmann::json::exception if it is none.
+  static Curve restored(const nlohmann::json& told);
 
   Duration interval() const { return interval_; }
   // Point i is of the time from i * interval() on.

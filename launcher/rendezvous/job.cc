@@ -23,7 +23,7 @@ constexpr std::size_t kWaitBytesMax = 400;
 }  // namespace
 
 Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
-         const JobRecord* record)
+         const JobRecord* record, std::optional<JobHistory> history)
     : options_(options),
       id_(first.job_id),
       rules_(first.rules),
@@ -35,7 +35,7 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       next_start_{.reason = "first round", .not_before = now},
       lateness_(rules_.exclude_stragglers),
       finished_at_(now),
-      history_(now) {
+      history_(history ? std::move(*history) : JobHistory(now)) {
   if (record != nullptr) {
     next_round_ = record->next_round;
     budget_.inherited = record->restarts;

@@ -37,8 +37,10 @@ namespace ddp::rendezvous {
 class Job {
  public:
   // `first` sets the rules with which later joins must agree; its node must still call join().
-  // `record`: what an earlier coordinator has stored of the job, or null.
-  Job(const CoreOptions& options, TimePoint now, const wire::Join& first, const JobRecord* record);
+  // `record`: what an earlier coordinator has stored of the job, or null. `history`: what it has
+  // told of it.
+  Job(const CoreOptions& options, TimePoint now, const wire::Join& first, const JobRecord* record,
+      std::optional<JobHistory> history);
 
   void join(TimePoint now, ConnectionId from, const wire::Join& join, std::string_view peer_address,
             std::vector<Action>& out);

@@ -40,10 +40,64 @@ nlohmann::json to_json(const JobHistory::CheckpointRecord& checkpoint) {
   return object;
 }
 
+JobHistory::RoundRecord round_record(const nlohmann::json& told) {
+  JobHistory::RoundRecord round{.round = told.at("round").get<Round>(),
+                                .nodes = told.at("nodes").get<std::size_t>(),
+                                .world_size = told.at("world_size").get<int>(),
+                                .reason = told.at("reason").get<std::string>(),
+                                .began = Duration(told.at("began_ms").get<std::int64_t>())};
+  if (told.contains("first_step_ms")) {
+    round.first_step = Duration(told.at("first_step_ms").get<std::int64_t>());
+    round.from_step = told.at("steps").at(0).get<std::int64_t>();
+    round.until_step = told.at("steps").at(1).get<std::int64_t>();
+  }
+  if (told.contains("ended_ms")) {
+    round.ended = Duration(told.at("ended_ms").get<std::int64_t>());
+    round.end = told.at("end").get<std::string>();
+  }
+  return round;
+}
+
+JobHistory::CheckpointRecord checkpoint_record(const nlohmann::json& told) {
+  return {.step = told.at("step").get<std::int64_t>(),
+          .round = told.at("round").get<Round>(),
+          .written = Duration(told.at("written_ms").get<std::int64_t>()),
+          .shares = told.at("shares").get<int>(),
+          .bytes = std::clamp<std::int64_t>(told.at("bytes").get<std::int64_t>(), 0, kBytesMax),
+          .seconds = told.at("seconds").get<double>(),
+          .published = told.at("published").get<bool>(),
+          .error = told.value("error", "")};
+}
+
 }  // namespace
+
+JobHistory JobHistory::restored(const nlohmann::json& facts, TimePoint told) {
+  const Duration elapsed(facts.at("elapsed_ms").get<std::int64_t>());
+  JobHistory history(told - elapsed);
+  history.told_ = elapsed;
+  history.forgotten_ = facts.at("forgotten_rounds").get<std::size_t>();
+  for (const nlohmann::json& round : facts.at("rounds")) {
+    if (history.rounds_.size() < kMaxRounds) history.rounds_.push_back(round_record(round));
+  }
+  for (const nlohmann::json& checkpoint : facts.at("checkpoints")) {
+    if (history.checkpoints_.size() < kMaxCheckpoints)
+      history.checkpoints_.push_back(checkpoint_record(checkpoint));
+  }
+  const nlohmann::json& curves = facts.at("curves");
+  history.loss_ = Curve::restored(curves.at("loss"));
+  history.samples_per_second_ = Curve::restored(curves.at("samples_per_second"));
+  history.steps_per_second_ = Curve::restored(curves.at("steps_per_second"));
+  return history;
+}
 
 void JobHistory::begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
                              std::string reason) {
+  if (!rounds_.empty() && !rounds_.back().ended) {
+    RoundRecord& open = rounds_.back();
+    if (open.round == round) return;
+    open.ended = told_.value_or(since_began(now));
+    open.end = "its coordinator was lost";
+  }
   rounds_.push_back({.round = round,
                      .nodes = nodes,
                      .world_size = world_size,

@@ -15,9 +15,9 @@
 
 namespace ddp::rendezvous {
 
-// What a job has been through since this coordinator knows it: its rounds, what each loss cost, its
-// checkpoints, and curves of its training. Bounded: kMaxRounds rounds, kMaxCheckpoints checkpoints
-// and three curves.
+// What a job has been through since this coordinator knows it, or since the first one of those that
+// have told their successors: its rounds, what each loss cost, its checkpoints, and curves of its
+// training. Bounded: kMaxRounds rounds, kMaxCheckpoints checkpoints and three curves.
 class JobHistory {
  public:
   static constexpr std::size_t kMaxRounds = 1'000;
@@ -49,7 +49,11 @@ class JobHistory {
   };
 
   explicit JobHistory(TimePoint began) : began_(began) {}
+  // The history of which an earlier coordinator has told in facts(). `told`: when it did. Throws
+  // nlohmann::json::exception if it is none.
+  static JobHistory restored(const nlohmann::json& facts, TimePoint told);
 
+  // The round that an earlier coordinator has begun may begin again here, because it goes on.
   void begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
                    std::string reason);
   // A step of the round that began last.
@@ -74,7 +78,8 @@ class JobHistory {
     return std::chrono::duration_cast<Duration>(now - began_);
   }
 
-  const TimePoint began_;
+  TimePoint began_;
+  std::optional<Duration> told_;    // Of a restored one. Since the job began.
   std::deque<RoundRecord> rounds_;  // Oldest first.
   std::size_t forgotten_ = 0;
   std::deque<CheckpointRecord> checkpoints_;  // Likewise.

@@ -21,6 +21,7 @@ void put(nlohmann::json& object, const char* field, double value) {
 nlohmann::json to_json(const NodeStatus& node) {
   nlohmann::json object{{"node_id", node.node_id}, {"host", node.host},   {"address", node.address},
                         {"state", node.state},     {"nproc", node.nproc}, {"step", node.step}};
+  if (node.replica_port > 0) object["replica_port"] = node.replica_port;
   if (node.role != wire::kDefaultRole) object["role"] = node.role;
   if (node.group_rank >= 0) object["group_rank"] = node.group_rank;
   if (node.first_rank >= 0) {
@@ -119,6 +120,7 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
   const Node& node = found->second;
   out.host = node.join.host;
   out.address = node.address;
+  out.replica_port = node.join.replica_port;
   out.nproc = node.join.nproc;
   out.role = node.join.role;
   out.step = node.step;

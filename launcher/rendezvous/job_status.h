@@ -21,6 +21,7 @@ struct NodeStatus {
   NodeId node_id;
   std::string host;
   std::string address;
+  int replica_port = 0;  // Where its ddp-run can take over the job; 0: it cannot.
   // in_round; succeeded (its workers have succeeded); stopping (has not ended the round yet);
   // waiting (for a round to begin); spare; ending (still stops a round that is over); awaited, lost
   // (members that are not connected); finished (connected to a job that is over).

@@ -90,8 +90,12 @@ std::vector<Action> RendezvousCore::on_join(TimePoint now, ConnectionId from,
   }
   std::unique_ptr<Job>& job = jobs_[join.job_id];
   if (job == nullptr) {
-    const auto kept = records_.extract(join.job_id);
-    job = std::make_unique<Job>(options_, now, join, kept.empty() ? nullptr : &kept.mapped());
+    if (auto earlier = restored_.extract(join.job_id)) {
+      auto& [record, history] = earlier.mapped();
+      job = std::make_unique<Job>(options_, now, join, &record, std::move(history));
+    } else {
+      job = std::make_unique<Job>(options_, now, join, nullptr, std::nullopt);
+    }
   }
   job_of_[from] = join.job_id;
   job->join(now, from, join, peer_address, actions);
@@ -142,8 +146,9 @@ std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
   return settled(std::move(actions));
 }
 
-void RendezvousCore::restore(TimePoint, const JobRecord& record) {
-  records_[record.job_id] = record;
+void RendezvousCore::restore(TimePoint, const JobRecord& record,
+                             std::optional<JobHistory> history) {
+  restored_[record.job_id] = {record, std::move(history)};
 }
 
 std::optional<TimePoint> RendezvousCore::next_deadline() const {

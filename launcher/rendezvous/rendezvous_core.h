@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/rendezvous/job_history.h"
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
 
@@ -64,7 +65,6 @@ struct CoreOptions {
 };
 
 class Job;
-class JobHistory;
 
 // One object per daemon, used by one thread; nothing here blocks. Every call returns actions, which
 // the caller must carry out in order before the next call. `now` never goes backwards. Invalid
@@ -86,8 +86,8 @@ class RendezvousCore {
   std::optional<TimePoint> next_deadline() const;
 
   // Restores a job from the earlier coordinator's record: it continues with these numbers, or is
-  // over. Call it before any join of the job.
-  void restore(TimePoint now, const JobRecord& record);
+  // over. `history`: what that one has told of it, if it has. Call it before any join of the job.
+  void restore(TimePoint now, const JobRecord& record, std::optional<JobHistory> history = {});
 
   // The node leaves for good, as if its agent had sent Leave. Does nothing if it is not in.
   std::vector<Action> leave(TimePoint now, const std::string& job_id, const NodeId& node_id,
@@ -121,7 +121,8 @@ class RendezvousCore {
 
   CoreOptions options_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
-  std::map<std::string, JobRecord> records_;    // Of jobs that nobody has joined since restore().
+  // Of jobs that nobody has joined since restore().
+  std::map<std::string, std::pair<JobRecord, std::optional<JobHistory>>> restored_;
   std::map<ConnectionId, std::string> job_of_;  // Connections that have joined.
   std::deque<std::string> finished_;            // Jobs that are over, oldest first.
 };

@@ -66,6 +66,7 @@ void JobReplica::begin(MemberId group) {
   record_ = {};
   record_.job_id = options_.job_id;
   places_.clear();
+  told_history_.reset();
   peers_.clear();
   stands_at_.reset();
   closed_.clear();
@@ -137,6 +138,7 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
     stands_at_.reset();
   }
   if (message.announcement) return on_announcement(message);
+  if (message.history) return on_history(message);
   if (message.group != group_) {
     // A leader adds this member to its group. A group that has begun a round is not left.
     const bool adds = message.raft->kind == RaftMessage::Kind::kAppend;
@@ -273,6 +275,22 @@ void JobReplica::stand_if_leader_is_gone() {
       now_ + Duration(std::uniform_int_distribution<int>(kFirstStandMs, kNextStandMs)(random_));
   raft_->stand(now_);
   look_at_office();
+}
+
+void JobReplica::tell_history(const std::string& text) {
+  if (!leads()) return;
+  told_history_ = {.text = text, .told = now_, .term = office_term_};
+  for (const RaftMember::Server& server : raft_->servers()) {
+    const auto place = place_of(server.id);
+    if (server.id != own_ && server.votes && place)
+      send(*place, {.history = History{.term = office_term_, .text = text}});
+  }
+}
+
+void JobReplica::on_history(const ReplicaMessage& message) {
+  const History& history = *message.history;
+  if (message.group != group_ || (told_history_ && history.term < told_history_->term)) return;
+  told_history_ = {.text = history.text, .told = now_, .term = history.term};
 }
 
 void JobReplica::hand_over() { raft_->hand_over(); }

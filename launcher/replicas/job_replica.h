@@ -49,6 +49,7 @@ class JobReplica {
     // May be lost.
     std::function<void(const HostPort& to, const ReplicaMessage& message)> send;
     // This ddp-run coordinates the job from now on; `record` is what its predecessors have left.
+    // See also told_history().
     std::function<void(const rendezvous::JobRecord& record)> won;
     // Another one may coordinate it from now on. Stores that have not called back never do.
     std::function<void()> lost;
@@ -89,6 +90,16 @@ class JobReplica {
   void store(const rendezvous::JobRecord& record, std::function<void()> stored);
   // Only while leads(): makes sure that no other one leads.
   void confirm(std::function<void()> confirmed);
+  // Only while leads(): sends it to all that might lead next. It may be lost, and each call
+  // replaces what was told before.
+  void tell_history(const std::string& text);
+  // What a coordinator of this group has told last, and when; nothing if none has.
+  struct ToldHistory {
+    std::string text;
+    TimePoint told;
+    std::uint64_t term = 0;  // Of that coordinator.
+  };
+  const std::optional<ToldHistory>& told_history() const { return told_history_; }
   // Lets another one lead, if there is one. Does not wait for it.
   void hand_over();
 
@@ -121,6 +132,7 @@ class JobReplica {
   void change_voters(TimePoint asked);
   void tell_of_group(const HostPort& to);
   void on_announcement(const ReplicaMessage& message);
+  void on_history(const ReplicaMessage& message);
   void stand_if_leader_is_gone();
   bool has_closed(MemberId id) const;
   std::set<MemberId> alive() const;
@@ -149,6 +161,7 @@ class JobReplica {
   rendezvous::JobRecord record_;
   std::map<MemberId, HostPort> places_;  // Of the ddp-runs of the job.
   // This member's own.
+  std::optional<ToldHistory> told_history_;
   std::map<MemberId, Peer> peers_;  // Of those that have come to this coordinator.
   struct Heard {
     HostPort at;

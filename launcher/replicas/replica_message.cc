@@ -23,6 +23,9 @@ std::string encode(const ReplicaMessage& message) {
                            {"next_round", message.announcement->next_round},
                            {"coordinates", message.announcement->coordinates}};
   }
+  if (message.history) {
+    out["history"] = {{"term", message.history->term}, {"text", message.history->text}};
+  }
   return wire::dump_json(out);
 }
 
@@ -43,7 +46,13 @@ Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
                                           .next_round = found->at("next_round").get<Round>(),
                                           .coordinates = found->value("coordinates", true)};
     }
-    const bool one = message.raft.has_value() != message.announcement.has_value();
+    if (const auto found = in.find("history"); found != in.end()) {
+      message.history = History{.term = found->at("term").get<std::uint64_t>(),
+                                .text = found->at("text").get<std::string>()};
+    }
+    const bool one =
+        message.raft.has_value() + message.announcement.has_value() + message.history.has_value() ==
+        1;
     const bool has_port = message.at.port > 0 && message.at.port < 65'536;
     if (!one || !has_port || message.from == 0 || message.group == 0) {
       return make_error(Errc::kProtocol, "a message of a replica without a sender or content");

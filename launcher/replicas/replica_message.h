@@ -21,6 +21,14 @@ struct Announcement {
   friend bool operator==(const Announcement&, const Announcement&) = default;
 };
 
+// What the coordinator knows of the job beyond its record, for the next one. Nobody depends on it.
+struct History {
+  std::uint64_t term = 0;  // As in Announcement.
+  std::string text{};
+
+  friend bool operator==(const History&, const History&) = default;
+};
+
 // What the ddp-runs of a job send each other. One frame of a rendezvous connection (PROTOCOL.md).
 struct ReplicaMessage {
   std::string job_id{};
@@ -31,6 +39,7 @@ struct ReplicaMessage {
   // One of these.
   std::optional<RaftMessage> raft{};
   std::optional<Announcement> announcement{};
+  std::optional<History> history{};
 
   friend bool operator==(const ReplicaMessage&, const ReplicaMessage&) = default;
 };

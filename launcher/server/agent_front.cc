@@ -321,8 +321,9 @@ void AgentFront::perform(const rendezvous::Persist& action) {
   keeper_.store(action.record, go_on(true));
 }
 
-void AgentFront::restore(const rendezvous::JobRecord& record) {
-  core_->restore(Clock::now(), record);
+void AgentFront::restore(const rendezvous::JobRecord& record,
+                         std::optional<rendezvous::JobHistory> history) {
+  core_->restore(Clock::now(), record, std::move(history));
   arm_timer();
 }
 

@@ -72,7 +72,7 @@ class AgentFront {
   // coordinator that was replaced, and only sees that its agents are gone, cannot stop a round.
   void keep_records(RecordKeeper keeper);
   // Takes the record of an earlier coordinator of the job. Call it before any agent joins.
-  void restore(const rendezvous::JobRecord& record);
+  void restore(const rendezvous::JobRecord& record, std::optional<rendezvous::JobHistory> history);
   // The workers of each round get a key for their connections between nodes.
   void guard_links() { guards_links_ = true; }
   void set_replica_hooks(ReplicaHooks hooks) { replica_hooks_ = std::move(hooks); }

@@ -112,12 +112,18 @@ nlohmann::json Server::page_document(const std::string& job_id) const {
   return document;
 }
 
-void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) {
+void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper,
+                  std::optional<rendezvous::JobHistory> history) {
   took_over_ = record.next_round > 0;
-  agents_.restore(record);
+  agents_.restore(record, std::move(history));
   agents_.keep_records(std::move(keeper));
   stands_by_ = false;
   begin_listening();
+}
+
+nlohmann::json Server::history(const std::string& job_id) const {
+  const rendezvous::JobHistory* const history = agents_.history_of(job_id);
+  return history == nullptr ? nlohmann::json() : history->facts(Clock::now());
 }
 
 void Server::stand_by() {

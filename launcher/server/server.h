@@ -86,9 +86,13 @@ class Server {
   nlohmann::json page_document(const std::string& job_id) const;
   // Nothing before the first node has joined the job.
   std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const;
-  // For jobs whose coordinator can move: starts with the record of the earlier coordinator, and
-  // stores new records through `keeper` (see AgentFront).
-  void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper);
+  // For jobs whose coordinator can move: starts with the record of the earlier coordinator and with
+  // the history that it has told, if it has, and stores new records through `keeper` (see
+  // AgentFront).
+  void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper,
+            std::optional<rendezvous::JobHistory> history = {});
+  // What the next coordinator is told of a job, see JobHistory::restored(); null if there is none.
+  nlohmann::json history(const std::string& job_id) const;
   void set_replica_hooks(AgentFront::ReplicaHooks hooks) {
     agents_.set_replica_hooks(std::move(hooks));
   }

@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/process/ddp_run_fixture.h"
+#include "tests/support/raw_client.h"
 
 namespace ddp::test {
 namespace {
@@ -58,6 +61,12 @@ class DdpRunReplicas : public DdpRunTest {
     return nodes;
   }
 
+  static std::string get(int port, const std::string& path) {
+    RawClient client(port);
+    client.send("GET " + path + " HTTP/1.1\r\n\r\n");
+    return client.receive_all();
+  }
+
   int last_round_ = 1;
   int keep_record_ = 3;
   const int port_ = free_port();
@@ -77,6 +86,29 @@ TEST_F(DdpRunReplicas, TheFirstNodeMayBeKilled) {
     EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 1")) << nodes[node]->err();
   }
   EXPECT_TRUE(coordinates(*nodes[1]) || coordinates(*nodes[2])) << said();
+}
+
+// The place where the job began sends those that ask on to its new coordinator.
+TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
+  last_round_ = 2;
+  const auto nodes = start_nodes(3, "3", {"--max-restarts", "2"});
+  nodes[0]->kill(SIGKILL);
+  Process& again = start_node("3", {"--max-restarts", "2"});
+  await_round(1, 3);
+  const std::string answer = get(port_, "/");
+  const auto place = answer.find("Location: http://127.0.0.1:");
+  ASSERT_NE(place, std::string::npos) << answer;
+  const int next = std::stoi(answer.substr(place + 27));
+  const std::string page = get(next, "/history");
+  const auto history =
+      nlohmann::json::parse(page.substr(page.find("\r\n\r\n") + 4)).at("jobs").at(0);
+  const auto& rounds = history.at("rounds");
+  ASSERT_EQ(rounds.size(), 2u) << history;
+  EXPECT_EQ(rounds[0].at("reason"), "first round");
+  EXPECT_THAT(rounds[0].at("end").get<std::string>(), HasSubstr("lost")) << history;
+  EXPECT_GE(rounds[1].at("began_ms"), rounds[0].at("ended_ms"));
+  folder_.write("go", "");
+  for (Process* node : {nodes[1], nodes[2], &again}) EXPECT_EQ(node->wait(), 0) << said();
 }
 
 // Nobody is lost, so the round goes on under the new coordinator.

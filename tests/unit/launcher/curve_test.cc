@@ -28,6 +28,33 @@ TEST(Curve, WhatIsNotFiniteDoesNotCount) {
   EXPECT_TRUE(curve.points().empty());
 }
 
+TEST(Curve, GoesOnUnderAnotherCoordinator) {
+  Curve curve;
+  for (int second = 0; second < 700; ++second) curve.add(Duration{1'000 * second}, second);
+  Curve restored = Curve::restored(to_json(curve));
+  EXPECT_EQ(restored.interval(), curve.interval());
+  for (int second = 700; second < 3'000; ++second) {
+    curve.add(Duration{1'000 * second}, second);
+    restored.add(Duration{1'000 * second}, second);
+  }
+  EXPECT_EQ(to_json(restored), to_json(curve));
+}
+
+// Another ddp-run may say anything.
+TEST(Curve, OthersBytesAreRefusedOrBounded) {
+  using nlohmann::json;
+  const auto restored = [](const char* text) { return Curve::restored(json::parse(text)); };
+  EXPECT_THROW(restored("[]"), json::exception);
+  EXPECT_THROW(restored(R"({"interval_ms": 1000, "points": [[0, 1]]})"), json::exception);
+  EXPECT_THROW(restored(R"({"interval_ms": 1000, "points": [[0, "a", 1, 1]]})"), json::exception);
+  EXPECT_TRUE(
+      restored(R"({"interval_ms": 1000, "points": [[999999999, 1, 1, 1]]})").points().empty());
+  EXPECT_TRUE(restored(R"({"interval_ms": 1000, "points": [[-1, 1, 1, 1]]})").points().empty());
+  EXPECT_EQ(restored(R"({"interval_ms": -5, "points": []})").interval(), Curve::kFirstInterval);
+  EXPECT_LT(restored(R"({"interval_ms": 9e18, "points": []})").interval(),
+            Duration{1} * (std::int64_t{1} << 33));
+}
+
 // A month, with a value a second and one peak.
 TEST(Curve, AJobOfAnyLengthHasBetweenHalfAndAllPoints) {
   Curve curve;

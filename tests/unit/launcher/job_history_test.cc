@@ -88,5 +88,67 @@ TEST(History, OldRoundsAreForgotten) {
   EXPECT_EQ(history.rounds().back().end, "first");
 }
 
+// A job in its second round, with a checkpoint, as its coordinator tells of it at 5 s.
+nlohmann::json told() {
+  JobHistory history(TimePoint{});
+  const auto at = [](int ms) { return TimePoint{Duration{ms}}; };
+  history.begin_round(at(100), 0, 2, 4, "first round");
+  history.step(at(200), 1);
+  history.end_round(at(1'000), "rank 1 failed");
+  history.begin_round(at(1'100), 1, 2, 4, "rank 1 failed");
+  history.step(at(1'200), 7);
+  history.saved(at(1'300), {.round = 1, .step = 8, .bytes = 9, .seconds = 0.5, .published = true});
+  history.saved(at(1'300), {.round = 1, .step = 8, .bytes = 9, .seconds = 0.5, .error = "full"});
+  history.sample(at(1'400), 2.5, 100, 10);
+  return history.facts(at(5'000));
+}
+
+TEST(History, GoesOnUnderAnotherCoordinator) {
+  const TimePoint heard{Duration{70'000}};
+  const JobHistory history = JobHistory::restored(told(), heard);
+  EXPECT_EQ(history.facts(heard), told());
+  EXPECT_EQ(history.facts(heard + Duration{10}).at("elapsed_ms"), 5'010);
+}
+
+// Its nodes have gone on with their round.
+TEST(History, ARoundThatGoesOnIsOneRound) {
+  const TimePoint heard{Duration{70'000}};
+  JobHistory history = JobHistory::restored(told(), heard);
+  history.begin_round(heard + Duration{900}, 1, 2, 4, "");
+  history.step(heard + Duration{1'000}, 9);
+  history.end_round(heard + Duration{2'000}, "all succeeded");
+  ASSERT_EQ(history.rounds().size(), 2u);
+  const JobHistory::RoundRecord& round = history.rounds().back();
+  EXPECT_EQ(round.began, Duration{1'100});
+  EXPECT_EQ(round.first_step, Duration{1'200});
+  EXPECT_EQ(round.until_step, 9);
+  EXPECT_EQ(round.ended, Duration{7'000});
+}
+
+TEST(History, ARoundThatDoesNotGoOnEndedWhenItWasLastKnown) {
+  const TimePoint heard{Duration{70'000}};
+  JobHistory history = JobHistory::restored(told(), heard);
+  history.begin_round(heard + Duration{900}, 2, 1, 2, "the rendezvous moved");
+  ASSERT_EQ(history.rounds().size(), 3u);
+  EXPECT_EQ(history.rounds()[1].ended, Duration{5'000});
+  EXPECT_EQ(history.rounds()[1].end, "its coordinator was lost");
+  EXPECT_EQ(history.rounds()[2].began, Duration{5'900});
+}
+
+TEST(History, TheNextCoordinatorShowsItWithItsOwn) {
+  Harness h;
+  h.now = TimePoint{Duration{80'000}};
+  h.core.restore(h.now, Harness::record(2, 1, 7), JobHistory::restored(told(), h.now));
+  wire::Join back = Harness::node("a", 1, 1, 5);
+  back.last_round = 1;
+  h.now += Duration{300};
+  h.join(back);
+  const auto found = history(h);
+  EXPECT_EQ(found.at("elapsed_ms"), 5'300);
+  ASSERT_EQ(found.at("rounds").size(), 3u);
+  EXPECT_EQ(found.at("rounds")[2].at("round"), 2);
+  EXPECT_EQ(found.at("curves").at("loss").at("points").size(), 1u);
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous

@@ -80,6 +80,8 @@ class Office {
       replica->on_closed(now_, {.host = "n", .port = static_cast<int>(member)});
   }
   bool is_silent() const { return on_its_way_.empty(); }
+  // What was sent last; it stays on its way.
+  ReplicaMessage last_sent() const { return on_its_way_.back().second; }
   void receive_one() {
     const auto [to, message] = on_its_way_.front();
     on_its_way_.pop_front();
@@ -215,6 +217,39 @@ TEST(Coordinators, AskAgainIfTheAnswerComesLate) {
   office.beat();
   office.deliver();
   EXPECT_TRUE(stored);
+}
+
+TEST(Coordinators, TellTheirSuccessorsWhatTheJobHasBeenThrough) {
+  Office office;
+  office.coordinator().tell_history("first");
+  office.stand_still(Duration(100));
+  office.coordinator().tell_history("second");
+  office.deliver();
+  for (const MemberId member : {1u, 2u, 3u}) {
+    const auto& told = office.of(member).told_history();
+    ASSERT_TRUE(told) << member;
+    EXPECT_EQ(told->text, "second");
+  }
+}
+
+// It was stopped, and does not know yet that another one leads.
+TEST(Coordinators, AnEarlierOneTellsNothing) {
+  Office office;
+  office.coordinator().tell_history("early");
+  ReplicaMessage late = office.last_sent();
+  office.coordinator().hand_over();
+  for (int i = 0; i < 100; ++i) office.pass(Duration(20));
+  ASSERT_FALSE(office.coordinator().leads());
+  JobReplica& next = office.of(office.of(2).leads() ? 2 : 3);
+  ASSERT_TRUE(next.leads());
+  next.tell_history("of the next one");
+  office.deliver();
+  late.number += 1'000;
+  office.of(1).tell_history("of no one");
+  for (const MemberId member : {2u, 3u}) office.of(member).receive(office.now(), late);
+  EXPECT_TRUE(office.is_silent());
+  for (const MemberId member : {1u, 2u, 3u})
+    EXPECT_EQ(office.of(member).told_history()->text, "of the next one") << member;
 }
 
 TEST(MemberIds, DifferByNode) {

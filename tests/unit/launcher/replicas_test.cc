@@ -125,7 +125,10 @@ TEST(ReplicaMessages, AreTheSameOnTheOtherSide) {
                                     .number = 3,
                                     .at = {.host = "fd00::1", .port = 1},
                                     .announcement = Announcement{.term = 9, .next_round = 4}};
-  for (const ReplicaMessage& message : {raft_message(), announcement}) {
+  ReplicaMessage history = announcement;
+  history.announcement.reset();
+  history.history = History{.term = 9, .text = R"({"elapsed_ms": 5})"};
+  for (const ReplicaMessage& message : {raft_message(), announcement, history}) {
     const auto decoded = decode_replica_message(encode(message));
     ASSERT_TRUE(decoded) << decoded.error().message;
     EXPECT_EQ(*decoded, message);
