@@ -176,6 +176,31 @@ def it_is_one_file_after_the_job(t):
     assert w.complaints() == [], "the console has complaints"
 
 
+def it_goes_on_at_the_next_coordinator(t):
+    """The node that coordinates is lost with all of its processes: the page says where it may go on, and shows the whole job there."""
+    t.port = jobs.free_port()
+    t.nodes = [start(t.bin_dir, t.folder, t.port, node, ["--nnodes", "2:3", "--nproc-per-node", "1"]) for node in (0, 1, 2)]
+    t.open()
+    w = t.window
+    w.wait_for(f"{rank_states}.join() === 'good,good,good'")
+    w.wait_for("document.querySelectorAll('#curves figure:not([hidden]) path.mean[d]').length > 0")
+    jobs.wait_until(lambda: b"3 of its ddp-runs keep its record" in t.nodes[0].log_path.read_bytes().split(b"resum")[-1], browser.LIMIT_S,
+                    "the job's record on three nodes")
+    t.nodes[0].kill()
+    w.wait_for("!document.getElementById('elsewhere').hidden")
+    assert_accessible(w, "the page whose coordinator is lost")
+    t.picture("elsewhere")
+    w.complaints()  # Of the requests that nobody answers.
+    w.run("document.querySelector('#elsewhere a').click()")
+    w.wait_for("document.getElementById('link').innerText === 'live'")
+    w.wait_for(f"{rows}.length === 2")
+    assert "lost" in w.run(f"{rows}[1]"), w.run(rows)
+    assert w.complaints() == [], "the console has complaints"
+    for node in t.nodes[1:]:
+        node.process.send_signal(signal.SIGTERM)
+        node.wait(browser.LIMIT_S)
+
+
 def with_a_token_it_asks_for_it(t):
     token = t.folder / "token"
     token.write_text(TOKEN + "\n")
@@ -211,7 +236,7 @@ def main():
             t.run()
             for case in (it_shows_a_training, it_shows_a_loss_and_what_it_cost, it_shows_output_and_the_report_on_a_click, it_works_by_keyboard,
                          it_fits_and_is_accessible, it_asks_nobody_else_and_complains_of_nothing, it_says_that_the_connection_is_lost,
-                         it_is_one_file_after_the_job, with_a_token_it_asks_for_it):
+                         it_is_one_file_after_the_job, it_goes_on_at_the_next_coordinator, with_a_token_it_asks_for_it):
                 print(f"{case.__name__} ...", flush=True)
                 case(t)
         finally:

@@ -4,6 +4,8 @@ const STATES = {
   waiting: '… waiting', running: '▶ running', recovering: '↻ recovering', stopping: '■ stopping',
 };
 
+const MAX_LINKS = 8;
+
 function showState(job) {
   const state = document.getElementById('state');
   const failed = job.state === 'finished' && job.exit_code !== 0;
@@ -14,6 +16,19 @@ function showState(job) {
   setText(document.getElementById('waiting'), job.waiting_for ? `Waiting: ${job.waiting_for}` : job.summary || '');
   const title = `${job.state} · ${job.job_id} · ddp-run`;
   if (document.title !== title) document.title = title;
+}
+
+// If the coordinator is lost, another ddp-run of the job coordinates it soon. Any of them sends the browser on to that one.
+function showElsewhere(job, isLost) {
+  const line = document.getElementById('elsewhere');
+  const others = isLost && job !== null ? nodesOf(job).filter(node => node.replica_port > 0 && String(node.replica_port) !== location.port) : [];
+  line.hidden = others.length === 0;
+  if (line.hidden) return;
+  const links = others.slice(0, MAX_LINKS).map(node => {
+    const host = node.address.includes(':') ? `[${node.address}]` : node.address;
+    return element('a', {href: `http://${host}:${node.replica_port}/${location.hash}`}, node.host);
+  });
+  line.replaceChildren('The job may go on under another node. Its page is at any of: ', ...links.flatMap((link, i) => i > 0 ? [', ', link] : [link]), '.');
 }
 
 // The node whose first worker speaks for the job.

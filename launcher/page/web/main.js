@@ -77,4 +77,5 @@ followFeed(state => {
   const link = document.getElementById('link');
   setText(link, text);
   link.classList.toggle('lost', isLost);
+  showElsewhere(chosenJob(), isLost);
 });
