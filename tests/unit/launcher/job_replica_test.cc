@@ -1,6 +1,7 @@
 // Which ddp-run coordinates, and how others come to vote: several JobReplicas, without a network.
 #include "launcher/replicas/job_replica.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,12 +22,9 @@ namespace {
 class Office {
  public:
   explicit Office(MemberId members = 3) {
-    for (MemberId id = 1; id <= members; ++id) make(id);
+    make(1);
     replicas_[1]->found(now_);
-    for (MemberId id = 2; id <= members; ++id) {
-      replicas_[id]->join(now_);
-      replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
-    }
+    for (MemberId id = 2; id <= members; ++id) welcome(id);
     for (int i = 0; i < 50; ++i) pass(Duration(20));
   }
   JobReplica& coordinator() { return *replicas_[1]; }
@@ -53,9 +51,13 @@ class Office {
   }
   // One turn of everybody.
   void pass(Duration time) {
+    turn(time);
+    deliver();
+  }
+  // The same, but what they send stays on its way.
+  void turn(Duration time) {
     now_ += time;
     for (const auto& [id, replica] : replicas_) replica->tick(now_);
-    deliver();
   }
   // Nothing reaches the member any more.
   void silence(MemberId member) { silent_ = member; }
@@ -85,7 +87,19 @@ class Office {
   void receive_one() {
     const auto [to, message] = on_its_way_.front();
     on_its_way_.pop_front();
-    replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
+    const auto receiver = replicas_.find(static_cast<MemberId>(to));
+    if (receiver != replicas_.end()) receiver->second->receive(now_, message);
+  }
+  bool is_being_told(MemberId member) const {
+    return std::any_of(on_its_way_.begin(), on_its_way_.end(), [member](const auto& sent) {
+      return static_cast<MemberId>(sent.first) == member && sent.second.announcement;
+    });
+  }
+  // The agent of a new ddp-run joins.
+  void welcome(MemberId id) {
+    make(id);
+    replicas_[id]->join(now_);
+    replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
   }
 
  private:
@@ -217,6 +231,49 @@ TEST(Coordinators, AskAgainIfTheAnswerComesLate) {
   office.beat();
   office.deliver();
   EXPECT_TRUE(stored);
+}
+
+bool is_led_by_another(Office& office) { return office.of(2).leads() || office.of(3).leads(); }
+
+// The first of three is lost. Passes on messages until another one coordinates, but not more than
+// `limit`. Returns how many it has passed on.
+int let_another_take_over(Office& office, int limit) {
+  office.end(1);
+  for (int passed_on = 0; passed_on < limit; ++passed_on) {
+    if (is_led_by_another(office)) return passed_on;
+    while (office.is_silent()) office.turn(Duration(20));
+    office.receive_one();
+  }
+  return limit;
+}
+
+// Between the question and the last answer this process stood still; another one may lead by then.
+TEST(Coordinators, TakeTheOfficeOnlyIfTheAnswerIsRecent) {
+  Office whole;
+  const int last = let_another_take_over(whole, 1'000);
+  ASSERT_LT(last, 1'000);
+  Office office;
+  ASSERT_EQ(let_another_take_over(office, last - 1), last - 1);
+  ASSERT_FALSE(is_led_by_another(office));
+  office.stand_still(Duration(670));
+  office.receive_one();
+  EXPECT_FALSE(is_led_by_another(office));
+  for (int i = 0; i < 100 && !is_led_by_another(office); ++i) office.pass(Duration(20));
+  EXPECT_TRUE(is_led_by_another(office));
+}
+
+// If the coordinator were lost before, nobody could tell that ddp-run of the next one.
+TEST(Coordinators, TellANewDdpRunWhenTheGroupKnowsIt) {
+  Office office;
+  office.welcome(4);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_FALSE(office.is_being_told(4));
+    office.let_others_answer();
+    office.turn(Duration(20));
+  }
+  EXPECT_FALSE(office.is_being_told(4));
+  office.deliver();
+  EXPECT_EQ(office.of(4).coordinator(), (HostPort{.host = "n", .port = 1}));
 }
 
 TEST(Coordinators, TellTheirSuccessorsWhatTheJobHasBeenThrough) {
