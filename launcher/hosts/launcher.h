@@ -11,9 +11,9 @@
 
 #include <asio/io_context.hpp>
 
+#include "common/base/line_assembler.h"
 #include "common/net/timer.h"
 #include "launcher/hosts/host_process.h"
-#include "launcher/hosts/line_assembler.h"
 #include "launcher/hosts/node_order.h"
 #include "launcher/hosts/syntax/launch_agent.h"
 

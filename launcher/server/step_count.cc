@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "common/base/parse_number.h"
 
@@ -11,7 +12,7 @@ namespace {
 constexpr std::size_t kMindMadeUp = 4;
 
 // The text after `name` and a colon, up to the next comma or brace; empty if it is not there.
-std::string field_of(const std::string& line, const char* name) {
+std::string_view field_of(std::string_view line, const char* name) {
   const std::string start = std::string("\"") + name + "\":";
   const std::size_t at = line.find(start);
   if (at == std::string::npos) return {};
@@ -22,22 +23,15 @@ std::string field_of(const std::string& line, const char* name) {
 }  // namespace
 
 void StepCount::take(std::string_view events) {
-  while (!events.empty()) {
-    const std::size_t end = events.find('\n');
-    line_ += events.substr(0, end);
-    if (end == std::string_view::npos) return;
-    events.remove_prefix(end + 1);
-    take_line();
-    line_.clear();
-  }
+  lines_.feed(events, [this](std::string_view line) { take_line(line); });
 }
 
-void StepCount::take_line() {
-  if (line_.find("\"cat\":\"step\"") != std::string::npos) {
-    if (const auto process = parse_whole_number<std::size_t>(field_of(line_, "pid")))
+void StepCount::take_line(std::string_view line) {
+  if (line.find("\"cat\":\"step\"") != std::string::npos) {
+    if (const auto process = parse_whole_number<std::size_t>(field_of(line, "pid")))
       ++steps_of_[*process];
-  } else if (line_.find("\"name\":\"ranks\"") != std::string::npos) {
-    ranks_ = parse_whole_number<std::size_t>(field_of(line_, "count")).value_or(ranks_);
+  } else if (line.find("\"name\":\"ranks\"") != std::string::npos) {
+    ranks_ = parse_whole_number<std::size_t>(field_of(line, "count")).value_or(ranks_);
     // Rank 0 is process 1.
     steps_of_.erase(steps_of_.upper_bound(ranks_), steps_of_.end());
   }

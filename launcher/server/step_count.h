@@ -2,8 +2,9 @@
 
 #include <cstddef>
 #include <map>
-#include <string>
 #include <string_view>
+
+#include "common/base/line_assembler.h"
 
 namespace ddp::server {
 
@@ -26,10 +27,10 @@ class StepCount {
   std::size_t fewest() const;
 
  private:
-  void take_line();
+  void take_line(std::string_view line);
 
   std::size_t wanted_;
-  std::string line_;                             // What has come of a line.
+  LineAssembler lines_;
   std::size_t ranks_ = 0;                        // As the events say.
   std::map<std::size_t, std::size_t> steps_of_;  // By the number of the rank's process.
 };

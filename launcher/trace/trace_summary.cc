@@ -132,21 +132,17 @@ std::string who_is_late(const std::map<int, double>& cost, std::size_t ranks, do
 }  // namespace
 
 void TraceEventsReader::take(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    line_ += text.substr(0, end);
-    if (end == std::string_view::npos) return;
-    text.remove_prefix(end + 1);
+  lines_.feed(text, [this](std::string_view line) {
     try {
-      take_line(line_);
+      take_line(line);
     } catch (const json::exception&) {
       // Of another program, whose fields are of other types.
     }
-    line_.clear();
-  }
+  });
 }
 
 void TraceEventsReader::take_line(std::string_view line) {
+  line.remove_suffix(1);  // The newline.
   if (line.ends_with(',')) line.remove_suffix(1);
   const json event = json::parse(line, nullptr, false);
   if (!event.is_object() || event.value("ph", "") != "X") return;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/line_assembler.h"
+
 // Where the time of each rank's steps went, from a trace. Pure.
 namespace ddp::trace {
 
@@ -44,7 +46,7 @@ class TraceEventsReader {
  private:
   void take_line(std::string_view line);
 
-  std::string line_;  // What has come of a line.
+  LineAssembler lines_;
   std::map<int, RankTrace> ranks_;
 };
 

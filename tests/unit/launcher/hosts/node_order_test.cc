@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/line_assembler.h"
 #include "launcher/hosts/launcher.h"
-#include "launcher/hosts/line_assembler.h"
 
 namespace ddp::hosts {
 namespace {

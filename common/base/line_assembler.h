@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace ddp::hosts {
+namespace ddp {
 
 // Assembles whole lines from pieces. Pure. Bytes are passed on unchanged. A line longer than
 // kMaxLineBytes is passed on in several parts, of which only the last ends with a newline.
@@ -48,4 +48,4 @@ class LineAssembler {
   std::string partial_;
 };
 
-}  // namespace ddp::hosts
+}  // namespace ddp
