@@ -114,7 +114,11 @@ server::AgentFront::ReplicaHooks ReplicaHosting::hooks() {
               [this](const NodeId& node_id, bool left) {
                 replica_.on_gone(Clock::now(), replicas::member_id(node_id), left);
               },
-          .coordinator = [this] { return replica_.coordinator(); }};
+          .coordinator = [this] { return replica_.coordinator(); },
+          .silence_of =
+              [this](const NodeId& node_id) {
+                return replica_.silence_of(replicas::member_id(node_id));
+              }};
 }
 
 void ReplicaHosting::start() {

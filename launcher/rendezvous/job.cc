@@ -233,8 +233,12 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   failure.exit_code = kExitNodeLost;
   failure.message = why;
   failure.host = nodes_.at(node_id).join.host;
+  // If a machine falls silent, its connection is closed a while later.
+  const TimePoint heard = nodes_.at(node_id).heard;
+  const TimePoint gone_since = now_ - heard > heartbeat() + heartbeat() / 2 ? heard : now_;
   remove_node(node_id);
   Member* member = member_of(node_id);
+  if (member != nullptr) member->gone_since = gone_since;
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
   if (was_in) {
     member->presence = Member::Presence::kLost;
@@ -302,8 +306,10 @@ void Job::begin_stop(const std::string& reason, bool is_failure) {
   round_.scale_up.reset();
   close_lateness();
   // Nodes that are not back yet are told when they come.
-  for (const std::size_t rank : round_.recovery.awaited)
+  for (const std::size_t rank : round_.recovery.awaited) {
     round_.members[rank].presence = Member::Presence::kLost;
+    round_.members[rank].gone_since = now_;
+  }
   round_.recovery = {};
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kIn) continue;

@@ -110,6 +110,7 @@ class Job {
     wire::Member info;
     int node_rank = -1;  // As its node asks for it.
     Presence presence = Presence::kIn;
+    TimePoint gone_since{};  // If it is lost.
     bool succeeded = false;
     bool reports_progress = false;
     std::vector<std::string> operations;  // What its workers were waiting for.
@@ -118,7 +119,9 @@ class Job {
   // adopted.
   struct Recovery {
     std::set<std::size_t> awaited = {};  // Members that are not back yet.
-    TimePoint until = {};                // Then they are lost.
+    TimePoint since = {};
+    TimePoint until = {};               // Then they are lost.
+    std::set<std::size_t> silent = {};  // Those of which the shell may know more.
   };
   // The way of new nodes into a running round: its members commit first. Assigned when members are
   // told to commit; gone when all have committed, at the limit, or when the round is stopped.
@@ -245,6 +248,9 @@ class Job {
   void end_meeting();
   void come_back(const NodeId& node_id);
   void miss(const std::vector<NodeId>& node_ids, const std::string& why);
+  std::optional<Silence> silence_of(const Member& member) const;
+  TimePoint recovery_deadline() const;
+  void miss_overdue();
   void check_recovered();
 
   // ---- job_scale_up.cc ----

@@ -79,11 +79,12 @@ void Job::adopt(const NodeId& node_id) {
   Member& own = round_.members[static_cast<std::size_t>(join.group_rank)];
   own.presence = Member::Presence::kIn;
   own.node_rank = join.node_rank;
-  round_.recovery = {.until = now_ + return_limit()};
+  round_.recovery = {.since = now_, .until = now_ + return_limit()};
   std::vector<NodeId> without;
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kAwaited) continue;
     round_.recovery.awaited.insert(rank_of(member));
+    if (silence_of(member)) round_.recovery.silent.insert(rank_of(member));
     if (nodes_.contains(member.info.node_id)) without.push_back(member.info.node_id);
   }
   if (!without.empty()) return miss(without, "its workers ended while the rendezvous was away");
@@ -96,6 +97,33 @@ void Job::end_meeting() {
   if (!is_running()) return;
   earlier_.loss_to_charge = true;
   begin_stop("the rendezvous was lost before the workers had met", false);
+}
+
+std::optional<Silence> Job::silence_of(const Member& member) const {
+  return options_.silence_of ? options_.silence_of(member.info.node_id) : std::nullopt;
+}
+
+TimePoint Job::recovery_deadline() const {
+  TimePoint deadline = round_.recovery.until;
+  for (const std::size_t rank : round_.recovery.silent) {
+    const auto silence = silence_of(round_.members[rank]);
+    if (silence && round_.recovery.awaited.contains(rank))
+      deadline = std::min(deadline, silence->bearable_until);
+  }
+  return deadline;
+}
+
+void Job::miss_overdue() {
+  if (phase_ != Phase::kRecovering || now_ < recovery_deadline()) return;
+  std::vector<NodeId> missing;
+  for (const std::size_t rank : round_.recovery.awaited) {
+    Member& member = round_.members[rank];
+    const auto silence = silence_of(member);
+    if (now_ < round_.recovery.until && !(silence && now_ >= silence->bearable_until)) continue;
+    member.gone_since = silence ? silence->since : round_.recovery.since;
+    missing.push_back(member.info.node_id);
+  }
+  miss(missing, "it did not come back after the rendezvous was lost");
 }
 
 // Marks members as missing from the round.

@@ -19,7 +19,7 @@ std::optional<TimePoint> Job::next_deadline() const {
     }
   }
   if (phase_ == Phase::kStopping) consider(round_.stop.deadline);
-  if (phase_ == Phase::kRecovering) consider(round_.recovery.until);
+  if (phase_ == Phase::kRecovering) consider(recovery_deadline());
   if (is_running() && round_.cause_deadline) consider(*round_.cause_deadline);
   if (round_.scale_up) consider(round_.scale_up->until);
   if (phase_ == Phase::kWaiting) {
@@ -78,12 +78,7 @@ void Job::tick(TimePoint now, std::vector<Action>& out) {
   release_held();
   stop_for_failures();
   check_scale_up();
-  if (phase_ == Phase::kRecovering && now >= round_.recovery.until) {
-    std::vector<NodeId> missing;
-    for (const std::size_t rank : round_.recovery.awaited)
-      missing.push_back(round_.members[rank].info.node_id);
-    miss(missing, "it did not come back after the rendezvous was lost");
-  }
+  miss_overdue();
   lose_slow_nodes();
   if (phase_ != Phase::kWaiting) return;
   if (gathering_.last_call_ends) try_start();

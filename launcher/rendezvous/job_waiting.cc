@@ -59,11 +59,23 @@ bool Job::all_previous_are_in() const {
   return any;
 }
 
-// How long to wait for more nodes than the job needs. Lost nodes come back at once or not soon.
-// Nodes that lost their coordinator may not have noticed it yet.
+// How long to wait for more nodes than the job needs. Lost nodes come back at once or not soon, so
+// one that has been silent for long is not waited for. Nodes that lost their coordinator may not
+// have noticed it yet.
 Duration Job::longest_wait() const {
-  if (round_.number != kNoRound) return kReturnGrace;
-  return earlier_.began_rounds ? return_limit() : Duration{rules_.last_call_ms};
+  if (round_.number == kNoRound)
+    return earlier_.began_rounds ? return_limit() : Duration{rules_.last_call_ms};
+  TimePoint until = now_;
+  for (const Member& member : round_.members) {
+    if (member.presence == Member::Presence::kLeft) continue;
+    const auto node = nodes_.find(member.info.node_id);
+    if (node == nodes_.end()) {
+      until = std::max(until, member.gone_since + kReturnGrace);
+    } else if (node->second.ending) {
+      until = std::max(until, now_ + kReturnGrace);
+    }
+  }
+  return std::chrono::duration_cast<Duration>(until - now_);
 }
 
 void Job::try_start() {

@@ -67,6 +67,7 @@ void JobReplica::begin(MemberId group) {
   record_.job_id = options_.job_id;
   places_.clear();
   told_history_.reset();
+  predecessor_ = 0;
   peers_.clear();
   stands_at_.reset();
   closed_.clear();
@@ -147,6 +148,7 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
     leave_group_for(message.group);
   }
   raft_->receive(now_, message.from, *message.raft);
+  if (const MemberId leader = raft_->leader(); leader != 0 && leader != own_) predecessor_ = leader;
   look_at_office();
 }
 
@@ -378,9 +380,23 @@ void JobReplica::on_gone(TimePoint now, MemberId peer, bool left) {
 
 // A connection may break although the process lives. Then it is heard over another one by the next
 // heartbeat.
+TimePoint JobReplica::bearable_until(TimePoint closed) const {
+  return closed + 3 * options_.raft.heartbeat / 2;
+}
+
 bool JobReplica::has_closed(MemberId id) const {
   const auto found = closed_.find(id);
-  return found != closed_.end() && now_ - found->second > 3 * options_.raft.heartbeat / 2;
+  return found != closed_.end() && now_ > bearable_until(found->second);
+}
+
+std::optional<rendezvous::Silence> JobReplica::silence_of(MemberId id) const {
+  const auto heard = heard_from_.find(id);
+  if (id != predecessor_ || heard == heard_from_.end()) return std::nullopt;
+  const TimePoint since = heard->second.when;
+  const auto closed = closed_.find(id);
+  if (closed != closed_.end())
+    return rendezvous::Silence{closed->second, bearable_until(closed->second)};
+  return rendezvous::Silence{since, since + options_.absence};
 }
 
 // Those that could vote: a voter as long as it answers, and others whose agents are here.

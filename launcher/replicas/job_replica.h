@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "launcher/rendezvous/job_record.h"
+#include "launcher/rendezvous/rendezvous_core.h"
 #include "launcher/replicas/raft_member.h"
 #include "launcher/replicas/replica_message.h"
 
@@ -88,6 +89,9 @@ class JobReplica {
   // Only while leads(), and one at a time. Calls back when a majority has the record. Does not call
   // back if the leadership is lost first.
   void store(const rendezvous::JobRecord& record, std::function<void()> stored);
+  // If the member coordinated the job before this one: since when it has not been heard, and how
+  // long that is bearable. A member that has closed its connections is borne for moments only.
+  std::optional<rendezvous::Silence> silence_of(MemberId id) const;
   // Only while leads(): makes sure that no other one leads.
   void confirm(std::function<void()> confirmed);
   // Only while leads(): sends it to all that might lead next. It may be lost, and each call
@@ -134,6 +138,7 @@ class JobReplica {
   void on_announcement(const ReplicaMessage& message);
   void on_history(const ReplicaMessage& message);
   void stand_if_leader_is_gone();
+  TimePoint bearable_until(TimePoint closed) const;
   bool has_closed(MemberId id) const;
   std::set<MemberId> alive() const;
   // This process has not run if it has not ticked for this long.
@@ -169,7 +174,8 @@ class JobReplica {
     std::uint64_t number = 0;  // Of the last message.
   };
   std::map<MemberId, Heard> heard_from_;
-  std::uint64_t sent_ = 0;  // Messages.
+  MemberId predecessor_ = 0;  // Has led the group last, if it was not this one.
+  std::uint64_t sent_ = 0;    // Messages.
   bool changing_ = false;
   std::deque<std::function<bool()>> later_;  // False: it must be asked again.
   TimePoint next_announcement_;

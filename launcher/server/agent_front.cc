@@ -53,8 +53,12 @@ void AgentFront::stand_by() {
   for (const auto& [id, agent] : agents_) agent.connection->close();
   agents_.clear();
   for (const auto& [id, request] : std::exchange(output_requests_, {})) request.done(std::nullopt);
-  core_ = std::make_unique<rendezvous::RendezvousCore>(
-      rendezvous::CoreOptions{.return_limit = kReturnLimit});
+  core_ = std::make_unique<rendezvous::RendezvousCore>(rendezvous::CoreOptions{
+      .return_limit = kReturnLimit,
+      .silence_of = [this](const NodeId& node_id) -> std::optional<rendezvous::Silence> {
+        if (!replica_hooks_.silence_of) return std::nullopt;
+        return replica_hooks_.silence_of(node_id);
+      }});
   waiting_.clear();
   storing_ = false;
   confirmed_ = false;

@@ -51,6 +51,8 @@ class AgentFront {
     std::function<void(const NodeId& node_id, bool left)> gone;
     // Where the coordinator is, if it is not here.
     std::function<std::optional<HostPort>()> coordinator;
+    // As rendezvous::CoreOptions::silence_of().
+    std::function<std::optional<rendezvous::Silence>(const NodeId& node_id)> silence_of;
   };
 
   // Stores a job's record, if another coordinator may take over. Both functions call back from the

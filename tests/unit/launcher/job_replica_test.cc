@@ -75,9 +75,11 @@ class Office {
     }
     on_its_way_ = answers;
   }
+  // Its machine is gone.
+  void vanish(MemberId member) { replicas_.erase(member); }
   // The process ends, and the kernel closes its connections.
   void end(MemberId member) {
-    replicas_.erase(member);
+    vanish(member);
     for (const auto& [id, replica] : replicas_)
       replica->on_closed(now_, {.host = "n", .port = static_cast<int>(member)});
   }
@@ -260,6 +262,35 @@ TEST(Coordinators, TakeTheOfficeOnlyIfTheAnswerIsRecent) {
   EXPECT_FALSE(is_led_by_another(office));
   for (int i = 0; i < 100 && !is_led_by_another(office); ++i) office.pass(Duration(20));
   EXPECT_TRUE(is_led_by_another(office));
+}
+
+// So that its successor does not wait for its node.
+TEST(Coordinators, KnowThatTheirPredecessorHasEnded) {
+  Office office;
+  EXPECT_FALSE(office.coordinator().silence_of(2)) << "nobody came before it";
+  const TimePoint ended = office.now();
+  let_another_take_over(office, 1'000);
+  const JobReplica& next = office.of(office.of(2).leads() ? 2 : 3);
+  const auto silence = next.silence_of(1);
+  ASSERT_TRUE(silence);
+  EXPECT_EQ(silence->since, ended);
+  EXPECT_LE(silence->bearable_until, ended + Duration(200));
+  EXPECT_FALSE(next.silence_of(2));
+  EXPECT_FALSE(next.silence_of(3));
+}
+
+// A machine that is gone closes nothing.
+TEST(Coordinators, KnowHowLongTheirPredecessorHasBeenSilent) {
+  Office office;
+  const TimePoint heard = office.now();
+  office.vanish(1);
+  while (!is_led_by_another(office)) office.pass(Duration(20));
+  const JobReplica& next = office.of(office.of(2).leads() ? 2 : 3);
+  const auto silence = next.silence_of(1);
+  ASSERT_TRUE(silence);
+  EXPECT_LE(silence->since, heard);
+  EXPECT_GT(silence->since, heard - Duration(150));
+  EXPECT_EQ(silence->bearable_until, silence->since + Duration(1'000));
 }
 
 // If the coordinator were lost before, nobody could tell that ddp-run of the next one.

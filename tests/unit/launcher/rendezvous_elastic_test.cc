@@ -173,6 +173,57 @@ TEST(Takeover, WhoDoesNotComeBackIsLost) {
   EXPECT_EQ(h.count<wire::CommitRound>(a), 1u);
 }
 
+// The silence before the take-over counts, and is not followed by a wait for the node's return.
+TEST(Takeover, ANodeThatIsKnownToBeSilentIsNotAwaitedForLong) {
+  const TimePoint taken{Duration{70'000}};
+  Harness h(CoreOptions{.silence_of = [&](const NodeId& node_id) -> std::optional<Silence> {
+    if (node_id != "b") return std::nullopt;
+    return Silence{taken - Duration{900}, taken + Duration{100}};
+  }});
+  h.now = taken;
+  const auto a = h.join(running("a", 4));
+  EXPECT_EQ(h.core.next_deadline(), taken + Duration{100});
+  h.pass(Duration{99});
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  h.pass(Duration{1});
+  EXPECT_EQ(h.last<wire::Stop>(a).reason,
+            "node b was lost: it did not come back after the rendezvous was lost");
+  h.say(a, wire::Stopped{4, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+}
+
+// If it comes meanwhile, the round goes on.
+TEST(Takeover, ANodeThatWasSilentMayComeBack) {
+  Harness h(CoreOptions{.silence_of = [](const NodeId&) { return Silence{}; }});
+  const auto b = h.join(running("b", 4));
+  const auto a = h.join(running("a", 4));
+  h.pass(Duration{10'000});
+  EXPECT_EQ(h.count<wire::Stop>(a) + h.count<wire::Stop>(b), 0u);
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"running\""));
+}
+
+TEST(LastCall, WaitsASecondForANodeThatHasJustGone) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 3));
+  const auto b = h.join(Harness::node("b", 1, 2, 3));
+  h.disconnect(b);
+  h.say(a, wire::Stopped{0, {}});
+  h.pass(Duration{999});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 1u);
+  h.pass(Duration{1});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
+TEST(LastCall, DoesNotWaitForANodeThatWasSilentForLong) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 3));
+  const auto b = h.join(Harness::node("b", 1, 2, 3));
+  h.pass(Duration{5'000}, {b});
+  EXPECT_EQ(h.count<wire::Stop>(a), 1u);
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
 TEST(Takeover, AMemberThatComesWithoutItsWorkersEndsTheRound) {
   Harness h;
   const auto a = h.join(running("a", 4));
