@@ -65,7 +65,6 @@ startRanks(chosenJob, cell => {
   if (!isFile) openOutput(chosenJob().job_id, cell);
 });
 if (isFile) document.getElementById('ranks').setAttribute('aria-label', 'Ranks; arrow keys move');
-startDialog();
 document.getElementById('failure-more').addEventListener('click', () => openFailure(chosenJob().job_id, documentNow.report));
 addEventListener('hashchange', drawSoon);
 addEventListener('resize', drawSoon);

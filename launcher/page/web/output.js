@@ -3,7 +3,6 @@
 const REFRESH_MS = 2000;
 
 let shown = 0;  // Counts what the dialog has been opened for; 0 is never shown.
-let isOpen = false;
 
 async function ask(path, parameters) {
   // Not relative: the page's own address may have a user name and a token, which fetch() refuses.
@@ -18,8 +17,7 @@ function openDialog(title, fill) {
   const dialog = document.getElementById('text');
   const body = document.getElementById('text-body');
   const number = ++shown;
-  const isShown = () => isOpen && shown === number;
-  isOpen = true;
+  const isShown = () => dialog.open && shown === number;
   setText(document.getElementById('text-title'), title);
   body.replaceChildren(element('p', {}, 'asking …'));
   const update = async () => {
@@ -53,10 +51,4 @@ function openOutput(jobId, cell) {
 
 function openFailure(jobId, report) {
   openDialog('First failure', async () => [element('pre', {}, report || await (await ask('failure', {job: jobId})).text())]);
-}
-
-function startDialog() {
-  document.getElementById('text').addEventListener('close', () => {
-    isOpen = false;
-  });
 }
