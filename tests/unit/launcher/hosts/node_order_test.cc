@@ -1,4 +1,4 @@
-// Messages between launchers and launched nodes, the tree of a launch, and lines cut into pieces.
+// Messages between launchers and launched nodes, and the tree of a launch.
 #include "launcher/hosts/node_order.h"
 
 #include <random>
@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/base/line_assembler.h"
 #include "launcher/hosts/launcher.h"
 
 namespace ddp::hosts {
@@ -132,30 +131,6 @@ TEST(LaunchCommands, ShowWhatRunsWhere) {
               ElementsAre("/opt/ddp-run --started-by-ddp-run",
                           testing::AllOf(testing::StartsWith("ssh "),
                                          HasSubstr(" a '/opt/ddp-run --started-by-ddp-run'"))));
-}
-
-std::vector<std::string> assembled(const std::vector<std::string>& pieces) {
-  LineAssembler assembler;
-  std::vector<std::string> lines;
-  const auto sink = [&](std::string_view line) { lines.emplace_back(line); };
-  for (const std::string& piece : pieces) assembler.feed(piece, sink);
-  assembler.finish(sink);
-  return lines;
-}
-
-TEST(LineAssembler, MakesLinesOfPieces) {
-  EXPECT_THAT(assembled({}), ElementsAre());
-  EXPECT_THAT(assembled({"a\nb\n"}), ElementsAre("a\n", "b\n"));
-  EXPECT_THAT(assembled({"a", "", "b\nc", "\n\nd"}), ElementsAre("ab\n", "c\n", "\n", "d\n"));
-  const std::string binary("\0\xFF\r", 3);
-  EXPECT_THAT(assembled({binary, "\n"}), ElementsAre(binary + "\n"));
-  const std::string megabyte(1 << 20, 'x');
-  EXPECT_THAT(assembled({megabyte.substr(1), "x\n", "y\n"}), ElementsAre(megabyte + "\n", "y\n"));
-}
-
-TEST(LineAssembler, ALineWithoutEndIsPassedOnInParts) {
-  const std::string half(LineAssembler::kMaxLineBytes / 2, 'x');
-  EXPECT_THAT(assembled({half, half, "y\n"}), ElementsAre(half + half, "y\n"));
 }
 
 }  // namespace
