@@ -379,8 +379,14 @@ void AgentFront::drained() {
   if (done) done();
 }
 
+// Nodes of a job whose record only this daemon has could take over, but never do.
 std::vector<rendezvous::JobStatus> AgentFront::status() const {
-  return core_->status(Clock::now());
+  std::vector<rendezvous::JobStatus> jobs = core_->status(Clock::now());
+  if (replica_hooks_.joined) return jobs;
+  for (rendezvous::JobStatus& job : jobs) {
+    for (rendezvous::NodeStatus& node : job.nodes) node.replica_port = 0;
+  }
+  return jobs;
 }
 
 nlohmann::json AgentFront::history(const std::set<std::string>& job_ids) const {

@@ -41,7 +41,7 @@ class AgentFront {
   };
 
   // For jobs that any of their ddp-runs may coordinate (launcher/replicas). All are called from the
-  // event loop, never from inside another call.
+  // event loop; frame(), joined() and gone() never from inside another call.
   struct ReplicaHooks {
     // The frame came from another ddp-run of the job; false: it is nothing that one says.
     std::function<bool(const std::string& payload)> frame;

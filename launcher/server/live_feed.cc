@@ -68,4 +68,9 @@ void LiveFeed::tick() {
   timer_.after(kInterval, [this] { tick(); });
 }
 
+void LiveFeed::end() {
+  for (const Browser& browser : browsers_) browser.stream->close_after_writes();
+  browsers_.clear();
+}
+
 }  // namespace ddp::server

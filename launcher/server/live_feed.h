@@ -33,6 +33,8 @@ class LiveFeed {
   // Takes a stream on which the events may begin.
   void add(std::shared_ptr<net::ByteStream> stream);
   std::size_t size() const { return browsers_.size(); }
+  // Closes the streams, once what was sent has left.
+  void end();
 
  private:
   struct Browser {

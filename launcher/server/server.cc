@@ -129,6 +129,7 @@ nlohmann::json Server::history(const std::string& job_id) const {
 void Server::stand_by() {
   stands_by_ = true;
   trace_.end();
+  site_.end_feeds();
   agents_.stand_by();
 }
 

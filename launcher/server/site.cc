@@ -57,6 +57,9 @@ void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>
   const bool is_guarded =
       path == "/" || path == "/live" || path == "/output" || path == "/failure" || path == "/trace";
   if (is_guarded && must_prove(request, session)) return;
+  // Not sent on: a browser takes events only from where its page came from.
+  if (path == "/live" && sources_.elsewhere())
+    return session->reply("503 Service Unavailable", text_page("the coordinator is elsewhere\n"));
   if (path == "/live") return begin_feed(session);
   if (path == "/output") return show_output(request, session);
   if (path == "/failure") return show_failure(request, session);

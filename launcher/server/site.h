@@ -49,6 +49,8 @@ class Site {
        Sources sources);
 
   void answer(const HttpRequest& request, const std::shared_ptr<HttpSession>& session);
+  // Another daemon has what the pages show: their feeds end.
+  void end_feeds() { feed_.end(); }
   // What the page shows.
   nlohmann::json document() const;
   // `has_token`: then only those who know it get so far.

@@ -16,6 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 class DdpRunReplicas : public DdpRunTest {
  protected:
@@ -98,6 +99,7 @@ TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
   const std::string answer = get(port_, "/");
   const auto place = answer.find("Location: http://127.0.0.1:");
   ASSERT_NE(place, std::string::npos) << answer;
+  EXPECT_THAT(get(port_, "/live"), StartsWith("HTTP/1.1 503")) << "the page has links then";
   const int next = std::stoi(answer.substr(place + 27));
   const std::string page = get(next, "/history");
   const auto history =
@@ -114,6 +116,10 @@ TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
 // Nobody is lost, so the round goes on under the new coordinator.
 TEST_F(DdpRunReplicas, ARoundOutlivesItsCoordinator) {
   const auto nodes = start_nodes(3, "3");
+  RawClient browser(port_);
+  browser.send("GET /live HTTP/1.1\r\n\r\n");
+  std::string events = browser.receive_some();
+  EXPECT_THAT(events, HasSubstr("200 OK"));
   // Its agent and worker go on, and are told of the new coordinator when it does, too.
   nodes[0]->kill(SIGSTOP);
   ASSERT_TRUE(wait_until([&] { return coordinates(*nodes[1]) || coordinates(*nodes[2]); }))
@@ -124,6 +130,8 @@ TEST_F(DdpRunReplicas, ARoundOutlivesItsCoordinator) {
     EXPECT_EQ(node->wait(), 0) << said();
     EXPECT_THAT(node->out(), Not(HasSubstr("round 1"))) << said();
   }
+  events += browser.receive_all();  // It has ended, too.
+  EXPECT_THAT(events, HasSubstr("event: whole"));
 }
 
 // The store at which they were about to meet is lost with its coordinator.

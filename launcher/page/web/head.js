@@ -18,12 +18,18 @@ function showState(job) {
   if (document.title !== title) document.title = title;
 }
 
+function isHere(node) {
+  return String(node.replica_port) === location.port && [node.address, node.host].includes(location.hostname);
+}
+
 // If the coordinator is lost, another ddp-run of the job coordinates it soon. Any of them sends the browser on to that one.
 function showElsewhere(job, isLost) {
   const line = document.getElementById('elsewhere');
-  const others = isLost && job !== null ? nodesOf(job).filter(node => node.replica_port > 0 && String(node.replica_port) !== location.port) : [];
+  const others = isLost && job !== null ? nodesOf(job).filter(node => node.replica_port > 0 && !isHere(node)) : [];
   line.hidden = others.length === 0;
-  if (line.hidden) return;
+  const key = others.map(node => `${node.host} ${node.address} ${node.replica_port}`).join('\n') + location.hash;
+  if (line.hidden || line.dataset.key === key) return;
+  line.dataset.key = key;
   const links = others.slice(0, MAX_LINKS).map(node => {
     const host = node.address.includes(':') ? `[${node.address}]` : node.address;
     return element('a', {href: `http://${host}:${node.replica_port}/${location.hash}`}, node.host);
