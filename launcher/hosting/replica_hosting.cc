@@ -16,8 +16,8 @@ namespace ddp::hosting {
 namespace {
 
 constexpr Duration kTick{20};
-// How often the next coordinators are told what the job has been through: once in this time, or
-// less often if that is more bytes.
+// How often the next coordinators are told what the job has been through: once in this time, and on
+// average at most so many bytes in it.
 constexpr Duration kHistoryPeriod{1'000};
 constexpr Duration::rep kHistoryBytes = 32'768;
 // How long the other nodes may take to learn that this one leaves, and then to elect another
@@ -167,10 +167,11 @@ void ReplicaHosting::tick() {
 }
 
 void ReplicaHosting::tell_history() {
+  next_history_ = Clock::now() + kHistoryPeriod;
+  if (replica_.servers().size() < 2) return;  // Nobody else can be the next.
   const nlohmann::json history = server_->history(spec_.job_id);
   const std::string text = history.is_null() ? "" : wire::dump_json(history);
-  next_history_ =
-      Clock::now() + std::max(kHistoryPeriod, kHistoryPeriod * std::ssize(text) / kHistoryBytes);
+  next_history_ += kHistoryPeriod * std::ssize(text) / kHistoryBytes;
   if (!text.empty()) replica_.tell_history(text);
 }
 

@@ -8,8 +8,18 @@
 namespace ddp::rendezvous {
 namespace {
 
-constexpr std::size_t kErrorBytesMax = 1'000;
+// Of a reason or an error. What nodes say may be of any length.
+constexpr std::size_t kHistoryTextMax = 1'000;
+// 34 years; another coordinator may tell anything.
+constexpr std::int64_t kElapsedMax = std::int64_t{1} << 40;
+constexpr int kSharesMax = 1 << 30;
 constexpr std::int64_t kBytesMax = std::int64_t{1} << 60;
+
+std::string shortened(const std::string& text) { return text.substr(0, kHistoryTextMax); }
+
+Duration time_of(const nlohmann::json& told, const char* field) {
+  return Duration(std::clamp<std::int64_t>(told.at(field).get<std::int64_t>(), 0, kElapsedMax));
+}
 
 nlohmann::json to_json(const JobHistory::RoundRecord& round) {
   nlohmann::json object{{"round", round.round},
@@ -44,16 +54,16 @@ JobHistory::RoundRecord round_record(const nlohmann::json& told) {
   JobHistory::RoundRecord round{.round = told.at("round").get<Round>(),
                                 .nodes = told.at("nodes").get<std::size_t>(),
                                 .world_size = told.at("world_size").get<int>(),
-                                .reason = told.at("reason").get<std::string>(),
-                                .began = Duration(told.at("began_ms").get<std::int64_t>())};
+                                .reason = shortened(told.at("reason").get<std::string>()),
+                                .began = time_of(told, "began_ms")};
   if (told.contains("first_step_ms")) {
-    round.first_step = Duration(told.at("first_step_ms").get<std::int64_t>());
+    round.first_step = time_of(told, "first_step_ms");
     round.from_step = told.at("steps").at(0).get<std::int64_t>();
     round.until_step = told.at("steps").at(1).get<std::int64_t>();
   }
   if (told.contains("ended_ms")) {
-    round.ended = Duration(told.at("ended_ms").get<std::int64_t>());
-    round.end = told.at("end").get<std::string>();
+    round.ended = time_of(told, "ended_ms");
+    round.end = shortened(told.at("end").get<std::string>());
   }
   return round;
 }
@@ -61,18 +71,18 @@ JobHistory::RoundRecord round_record(const nlohmann::json& told) {
 JobHistory::CheckpointRecord checkpoint_record(const nlohmann::json& told) {
   return {.step = told.at("step").get<std::int64_t>(),
           .round = told.at("round").get<Round>(),
-          .written = Duration(told.at("written_ms").get<std::int64_t>()),
-          .shares = told.at("shares").get<int>(),
+          .written = time_of(told, "written_ms"),
+          .shares = std::clamp(told.at("shares").get<int>(), 0, kSharesMax),
           .bytes = std::clamp<std::int64_t>(told.at("bytes").get<std::int64_t>(), 0, kBytesMax),
           .seconds = told.at("seconds").get<double>(),
           .published = told.at("published").get<bool>(),
-          .error = told.value("error", "")};
+          .error = shortened(told.value("error", ""))};
 }
 
 }  // namespace
 
 JobHistory JobHistory::restored(const nlohmann::json& facts, TimePoint told) {
-  const Duration elapsed(facts.at("elapsed_ms").get<std::int64_t>());
+  const Duration elapsed = time_of(facts, "elapsed_ms");
   JobHistory history(told - elapsed);
   history.told_ = elapsed;
   history.forgotten_ = facts.at("forgotten_rounds").get<std::size_t>();
@@ -91,7 +101,7 @@ JobHistory JobHistory::restored(const nlohmann::json& facts, TimePoint told) {
 }
 
 void JobHistory::begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
-                             std::string reason) {
+                             const std::string& reason) {
   if (!rounds_.empty() && !rounds_.back().ended) {
     RoundRecord& open = rounds_.back();
     if (open.round == round) return;
@@ -101,7 +111,7 @@ void JobHistory::begin_round(TimePoint now, Round round, std::size_t nodes, int 
   rounds_.push_back({.round = round,
                      .nodes = nodes,
                      .world_size = world_size,
-                     .reason = std::move(reason),
+                     .reason = shortened(reason),
                      .began = since_began(now)});
   if (rounds_.size() <= kMaxRounds) return;
   rounds_.pop_front();
@@ -121,7 +131,7 @@ void JobHistory::step(TimePoint now, std::int64_t step) {
 void JobHistory::end_round(TimePoint now, const std::string& why) {
   if (rounds_.empty() || rounds_.back().ended) return;
   rounds_.back().ended = since_began(now);
-  rounds_.back().end = why;
+  rounds_.back().end = shortened(why);
 }
 
 void JobHistory::sample(TimePoint now, double loss, double samples_per_second,
@@ -146,10 +156,10 @@ void JobHistory::saved(TimePoint now, const wire::SavedShare& share) {
   checkpoint.written = since_began(now);
   checkpoint.published = checkpoint.published || share.published;
   if (!share.error.empty()) {
-    if (checkpoint.error.empty()) checkpoint.error = share.error.substr(0, kErrorBytesMax);
+    if (checkpoint.error.empty()) checkpoint.error = shortened(share.error);
     return;
   }
-  ++checkpoint.shares;
+  checkpoint.shares = std::min(checkpoint.shares + 1, kSharesMax);
   // An agent may say anything.
   checkpoint.bytes += std::clamp<std::int64_t>(share.bytes, 0, kBytesMax - checkpoint.bytes);
   checkpoint.seconds = std::max(checkpoint.seconds, share.seconds);

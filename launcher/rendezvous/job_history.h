@@ -27,7 +27,8 @@ class JobHistory {
     Round round = kNoRound;
     std::size_t nodes = 0;
     int world_size = 0;
-    std::string reason;  // Why it began; empty if an earlier coordinator has begun it.
+    // Why it began; empty if an earlier coordinator has begun it and has not told why.
+    std::string reason;
     // Since the job began. What has not happened yet is empty.
     Duration began{0};
     std::optional<Duration> first_step = {};  // When its first step was known here.
@@ -55,7 +56,7 @@ class JobHistory {
 
   // The round that an earlier coordinator has begun may begin again here, because it goes on.
   void begin_round(TimePoint now, Round round, std::size_t nodes, int world_size,
-                   std::string reason);
+                   const std::string& reason);
   // A step of the round that began last.
   void step(TimePoint now, std::int64_t step);
   // Only the first end of a round counts.

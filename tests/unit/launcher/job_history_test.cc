@@ -1,6 +1,10 @@
 // What GET /history says of a job.
 #include "launcher/rendezvous/job_history.h"
 
+#include <cstdint>
+#include <limits>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -133,6 +137,31 @@ TEST(History, ARoundThatDoesNotGoOnEndedWhenItWasLastKnown) {
   EXPECT_EQ(history.rounds()[1].ended, Duration{5'000});
   EXPECT_EQ(history.rounds()[1].end, "its coordinator was lost");
   EXPECT_EQ(history.rounds()[2].began, Duration{5'900});
+}
+
+// Another ddp-run may say anything.
+TEST(History, OthersBytesAreRefusedOrBounded) {
+  using nlohmann::json;
+  const TimePoint heard{Duration{70'000}};
+  EXPECT_THROW(JobHistory::restored(json::array(), heard), json::exception);
+  EXPECT_THROW(JobHistory::restored(json::object(), heard), json::exception);
+  for (const std::int64_t elapsed : {std::int64_t{-1}, std::numeric_limits<std::int64_t>::min(),
+                                     std::numeric_limits<std::int64_t>::max()}) {
+    json facts = told();
+    facts["elapsed_ms"] = elapsed;
+    JobHistory history = JobHistory::restored(facts, heard);
+    EXPECT_LE(history.began(), heard) << elapsed;
+    history.sample(heard, 1, 1, 1);
+  }
+  json facts = told();
+  facts["rounds"][0]["reason"] = std::string(1 << 20, 'x');
+  facts["rounds"][0]["end"] = std::string(1 << 20, '"');
+  facts["checkpoints"][0]["shares"] = std::numeric_limits<int>::max();
+  JobHistory history = JobHistory::restored(facts, heard);
+  history.saved(heard, {.round = 1, .step = 8, .bytes = 9});
+  history.begin_round(heard, 7, 1, 1, std::string(1 << 20, 'y'));
+  history.end_round(heard, std::string(1 << 20, 'z'));
+  EXPECT_LT(history.facts(heard).dump().size(), 10'000u);
 }
 
 TEST(History, TheNextCoordinatorShowsItWithItsOwn) {
