@@ -107,8 +107,8 @@ TimePoint Job::recovery_deadline() const {
   TimePoint deadline = round_.recovery.until;
   for (const std::size_t rank : round_.recovery.silent) {
     const auto silence = silence_of(round_.members[rank]);
-    if (silence && round_.recovery.awaited.contains(rank))
-      deadline = std::min(deadline, silence->bearable_until);
+    if (silence && silence->lost_from && round_.recovery.awaited.contains(rank))
+      deadline = std::min(deadline, *silence->lost_from);
   }
   return deadline;
 }
@@ -119,7 +119,8 @@ void Job::miss_overdue() {
   for (const std::size_t rank : round_.recovery.awaited) {
     Member& member = round_.members[rank];
     const auto silence = silence_of(member);
-    if (now_ < round_.recovery.until && !(silence && now_ >= silence->bearable_until)) continue;
+    const bool has_ended = silence && silence->lost_from && now_ >= *silence->lost_from;
+    if (now_ < round_.recovery.until && !has_ended) continue;
     member.gone_since = silence ? silence->since : round_.recovery.since;
     missing.push_back(member.info.node_id);
   }

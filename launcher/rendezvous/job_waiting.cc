@@ -65,6 +65,8 @@ bool Job::all_previous_are_in() const {
 Duration Job::longest_wait() const {
   if (round_.number == kNoRound)
     return earlier_.began_rounds ? return_limit() : Duration{rules_.last_call_ms};
+  // Nodes are coming.
+  if (now_ > gathering_.since) return kReturnGrace;
   TimePoint until = now_;
   for (const Member& member : round_.members) {
     if (member.presence == Member::Presence::kLeft) continue;

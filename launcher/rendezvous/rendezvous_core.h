@@ -19,6 +19,7 @@
 #include "launcher/rendezvous/job_history.h"
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
+#include "launcher/rendezvous/silence.h"
 
 // The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns
 // membership, the round number and the restart budget of every job. No sockets, no clock, no
@@ -53,18 +54,13 @@ struct Persist {
 };
 using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished, Persist>;
 
-// A node of an earlier coordinator's round that is known to be silent.
-struct Silence {
-  TimePoint since;
-  TimePoint bearable_until;  // Then the node is lost, unless it has come.
-};
-
 struct CoreOptions {
   Duration heartbeat{1'000};  // At most. With a short lease it is a fifth of that.
   // How long the nodes of an earlier coordinator's round may take to come to this one; nothing: the
   // lease and a second more.
   std::optional<Duration> return_limit{};
-  // What the shell knows of a node that has not come; nothing: no more than that. May be empty.
+  // What the shell knows of a node that has not come to this coordinator; nothing if it knows
+  // nothing. The function may be empty.
   std::function<std::optional<Silence>(const NodeId& node_id)> silence_of{};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
   // How long a round goes on while all its failures are secondary, because the worker that caused

@@ -22,6 +22,8 @@ constexpr unsigned kAnnouncementsToAll = 10;
 constexpr Duration kLeaderless{10'000};
 // A member that did not take its vote is not asked again for this long; others are.
 constexpr Duration kRefusal{5'000};
+// What is longer is not told. 1,000 rounds with long reasons and full curves have a third of it.
+constexpr std::size_t kMaxHistoryBytes = 4u << 20;
 // When the leader is gone, its voters stand for election at different moments, so that one of them
 // wins at once. They stand again and again, because one that has not yet seen the end refuses.
 constexpr int kFirstStandMs = 60;
@@ -181,6 +183,7 @@ void JobReplica::look_at_office() {
     changing_ = false;
     later_.clear();
     peers_.clear();
+    predecessor_ = 0;
     if (coordinator_ == at_) coordinator_.reset();
     if (held) events_.lost();
   }
@@ -280,7 +283,7 @@ void JobReplica::stand_if_leader_is_gone() {
 }
 
 void JobReplica::tell_history(const std::string& text) {
-  if (!leads()) return;
+  if (!leads() || text.size() > kMaxHistoryBytes) return;
   told_history_ = {.text = text, .told = now_, .term = office_term_};
   for (const RaftMember::Server& server : raft_->servers()) {
     const auto place = place_of(server.id);
@@ -291,7 +294,8 @@ void JobReplica::tell_history(const std::string& text) {
 
 void JobReplica::on_history(const ReplicaMessage& message) {
   const History& history = *message.history;
-  if (message.group != group_ || (told_history_ && history.term < told_history_->term)) return;
+  if (message.group != group_ || history.text.size() > kMaxHistoryBytes) return;
+  if (told_history_ && history.term < told_history_->term) return;
   told_history_ = {.text = history.text, .told = now_, .term = history.term};
 }
 
@@ -392,11 +396,10 @@ bool JobReplica::has_closed(MemberId id) const {
 std::optional<rendezvous::Silence> JobReplica::silence_of(MemberId id) const {
   const auto heard = heard_from_.find(id);
   if (id != predecessor_ || heard == heard_from_.end()) return std::nullopt;
-  const TimePoint since = heard->second.when;
-  const auto closed = closed_.find(id);
-  if (closed != closed_.end())
-    return rendezvous::Silence{closed->second, bearable_until(closed->second)};
-  return rendezvous::Silence{since, since + options_.absence};
+  rendezvous::Silence silence{.since = heard->second.when};
+  if (const auto closed = closed_.find(id); closed != closed_.end())
+    silence.lost_from = bearable_until(closed->second);
+  return silence;
 }
 
 // Those that could vote: a voter as long as it answers, and others whose agents are here.

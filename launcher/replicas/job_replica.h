@@ -15,7 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "launcher/rendezvous/job_record.h"
-#include "launcher/rendezvous/rendezvous_core.h"
+#include "launcher/rendezvous/silence.h"
 #include "launcher/replicas/raft_member.h"
 #include "launcher/replicas/replica_message.h"
 
@@ -89,8 +89,8 @@ class JobReplica {
   // Only while leads(), and one at a time. Calls back when a majority has the record. Does not call
   // back if the leadership is lost first.
   void store(const rendezvous::JobRecord& record, std::function<void()> stored);
-  // If the member coordinated the job before this one: since when it has not been heard, and how
-  // long that is bearable. A member that has closed its connections is borne for moments only.
+  // If the member coordinated the job right before this one, and is not heard any more. One that
+  // has closed its connections has probably ended.
   std::optional<rendezvous::Silence> silence_of(MemberId id) const;
   // Only while leads(): makes sure that no other one leads.
   void confirm(std::function<void()> confirmed);

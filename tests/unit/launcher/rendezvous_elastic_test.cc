@@ -173,12 +173,27 @@ TEST(Takeover, WhoDoesNotComeBackIsLost) {
   EXPECT_EQ(h.count<wire::CommitRound>(a), 1u);
 }
 
-// The silence before the take-over counts, and is not followed by a wait for the node's return.
-TEST(Takeover, ANodeThatIsKnownToBeSilentIsNotAwaitedForLong) {
+// The silence before the take-over counts: there is no second wait for the node's return.
+TEST(Takeover, ANodeThatIsKnownToBeSilentIsAwaitedOnce) {
+  const TimePoint taken{Duration{70'000}};
+  Harness h(CoreOptions{.return_limit = Duration{1'000}, .silence_of = [&](const NodeId&) {
+                          return Silence{.since = taken - Duration{900}};
+                        }});
+  h.now = taken;
+  const auto a = h.join(running("a", 4));
+  h.pass(Duration{999});
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  h.pass(Duration{1});
+  EXPECT_EQ(h.count<wire::Stop>(a), 1u);
+  h.say(a, wire::Stopped{4, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+}
+
+TEST(Takeover, ANodeWhoseDdpRunHasEndedIsNotAwaited) {
   const TimePoint taken{Duration{70'000}};
   Harness h(CoreOptions{.silence_of = [&](const NodeId& node_id) -> std::optional<Silence> {
     if (node_id != "b") return std::nullopt;
-    return Silence{taken - Duration{900}, taken + Duration{100}};
+    return Silence{.since = taken - Duration{50}, .lost_from = taken + Duration{100}};
   }});
   h.now = taken;
   const auto a = h.join(running("a", 4));
@@ -189,12 +204,17 @@ TEST(Takeover, ANodeThatIsKnownToBeSilentIsNotAwaitedForLong) {
   EXPECT_EQ(h.last<wire::Stop>(a).reason,
             "node b was lost: it did not come back after the rendezvous was lost");
   h.say(a, wire::Stopped{4, {}});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 0u) << "it may be started again at once";
+  h.pass(Duration{850});
   EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
 }
 
 // If it comes meanwhile, the round goes on.
 TEST(Takeover, ANodeThatWasSilentMayComeBack) {
-  Harness h(CoreOptions{.silence_of = [](const NodeId&) { return Silence{}; }});
+  Harness h(CoreOptions{.silence_of = [](const NodeId&) {
+    return Silence{.since = TimePoint{}, .lost_from = TimePoint{Duration{70'000}}};
+  }});
+  h.now = TimePoint{Duration{70'000}} - Duration{100};
   const auto b = h.join(running("b", 4));
   const auto a = h.join(running("a", 4));
   h.pass(Duration{10'000});
@@ -222,6 +242,22 @@ TEST(LastCall, DoesNotWaitForANodeThatWasSilentForLong) {
   EXPECT_EQ(h.count<wire::Stop>(a), 1u);
   h.say(a, wire::Stopped{0, {}});
   EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
+// After a power cut that all of them have had, they come one after the other.
+TEST(LastCall, WaitsForNodesThatAreComing) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 3, 3));
+  const auto b = h.join(Harness::node("b", 2, 3, 3));
+  const auto c = h.join(Harness::node("c", 2, 3, 3));
+  for (const auto each : {a, b, c}) h.disconnect(each);
+  h.pass(Duration{20'000});
+  const auto back = h.join(Harness::node("a2", 2, 3, 3));
+  h.join(Harness::node("b2", 2, 3, 3));
+  EXPECT_EQ(h.count<wire::RoundStart>(back), 0u);
+  h.pass(Duration{200});
+  h.join(Harness::node("c2", 2, 3, 3));
+  EXPECT_EQ(h.last<wire::RoundStart>(back).members.size(), 3u);
 }
 
 TEST(Takeover, AMemberThatComesWithoutItsWorkersEndsTheRound) {
