@@ -90,7 +90,8 @@ void ByteStream::read_some() {
       return end(make_error(Errc::kPeerLost, "{} closed the connection", remote()));
     }
     if (got < 0) {
-      return end(make_error(Errc::kPeerLost, "connection to {} lost: {}", remote(),
+      const Errc code = errno == ETIMEDOUT ? Errc::kTimeout : Errc::kPeerLost;
+      return end(make_error(code, "connection to {} lost: {}", remote(),
                             std::generic_category().message(errno)));
     }
     const auto count = static_cast<std::size_t>(got);

@@ -206,14 +206,14 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
 
 // ---- losing nodes and ending rounds ----
 
-void Job::disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out) {
+void Job::disconnect(TimePoint now, ConnectionId from, Duration silent, std::vector<Action>& out) {
   now_ = now;
   out_ = &out;
   std::erase_if(held_, [from](const HeldJoin& held) { return held.from == from; });
   const auto found = node_of_.find(from);
   if (found == node_of_.end()) return;
   const NodeId node_id = found->second;
-  lose(node_id, "agent", "its connection closed");
+  lose(node_id, "agent", "its connection closed", silent);
 }
 
 void Job::remove_node(const NodeId& node_id) {
@@ -227,18 +227,16 @@ void Job::remove_node(const NodeId& node_id) {
   nodes_.erase(found);
 }
 
-void Job::lose(const NodeId& node_id, const std::string& kind, const std::string& why) {
+void Job::lose(const NodeId& node_id, const std::string& kind, const std::string& why,
+               Duration silent) {
   wire::Failure failure;
   failure.kind = kind;
   failure.exit_code = kExitNodeLost;
   failure.message = why;
   failure.host = nodes_.at(node_id).join.host;
-  // If a machine falls silent, its connection is closed a while later.
-  const TimePoint heard = nodes_.at(node_id).heard;
-  const TimePoint gone_since = now_ - heard > heartbeat() + heartbeat() / 2 ? heard : now_;
   remove_node(node_id);
   Member* member = member_of(node_id);
-  if (member != nullptr) member->gone_since = gone_since;
+  if (member != nullptr) member->gone_since = now_ - silent;
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
   if (was_in) {
     member->presence = Member::Presence::kLost;

@@ -50,7 +50,7 @@ class Job {
   // The node leaves; this is known by other means than its connection.
   void leave(TimePoint now, const NodeId& node_id, const std::string& reason,
              std::vector<Action>& out);
-  void disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out);
+  void disconnect(TimePoint now, ConnectionId from, Duration silent, std::vector<Action>& out);
   void tick(TimePoint now, std::vector<Action>& out);
   void end(TimePoint now, int exit_code, const std::string& reason, std::vector<Action>& out);
 
@@ -277,8 +277,10 @@ class Job {
 
   // ---- job.cc ----
   void measure_pace(Node& node) const;
-  // The node's connection is gone, or is treated as gone.
-  void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
+  // The node's connection is gone, or is treated as gone. `silent`: for how long it has been
+  // silent.
+  void lose(const NodeId& node_id, const std::string& kind, const std::string& why,
+            Duration silent = Duration{0});
   void remove_node(const NodeId& node_id);
   // `told`: when the failure was told, or seen here.
   void record(wire::Failure failure, const Member& member, TimePoint told);

@@ -49,7 +49,8 @@ void Job::lose_silent_nodes() {
     out_->push_back(CloseConnection{nodes_.at(node_id).connection});
     lose(node_id, "lease",
          fmt::format("no message came from it for {:.1f} s",
-                     static_cast<double>(rules_.lease_ms) / 1'000));
+                     static_cast<double>(rules_.lease_ms) / 1'000),
+         lease());
   }
 }
 

@@ -116,7 +116,7 @@ std::vector<Action> RendezvousCore::on_message(TimePoint now, ConnectionId from,
     // ours.
     if (found != job_of_.end()) {
       if (const auto job = jobs_.find(found->second); job != jobs_.end()) {
-        job->second->disconnect(now, from, actions);
+        job->second->disconnect(now, from, Duration{0}, actions);
       }
     }
     actions.push_back(CloseConnection{from});
@@ -128,13 +128,14 @@ std::vector<Action> RendezvousCore::on_message(TimePoint now, ConnectionId from,
   return settled(std::move(actions));
 }
 
-std::vector<Action> RendezvousCore::on_disconnect(TimePoint now, ConnectionId connection) {
+std::vector<Action> RendezvousCore::on_disconnect(TimePoint now, ConnectionId connection,
+                                                  Duration silent) {
   std::vector<Action> actions;
   const auto found = job_of_.find(connection);
   if (found == job_of_.end()) return actions;
   const auto job = jobs_.find(found->second);
   job_of_.erase(found);
-  if (job != jobs_.end()) job->second->disconnect(now, connection, actions);
+  if (job != jobs_.end()) job->second->disconnect(now, connection, silent, actions);
   return settled(std::move(actions));
 }
 

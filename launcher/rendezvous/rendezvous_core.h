@@ -83,8 +83,10 @@ class RendezvousCore {
   // address.
   std::vector<Action> on_message(TimePoint now, ConnectionId from,
                                  const wire::AgentMessage& message, std::string_view peer_address);
-  // The connection is gone, for whatever reason. Idempotent.
-  std::vector<Action> on_disconnect(TimePoint now, ConnectionId connection);
+  // The connection is gone, for whatever reason. `silent`: for how long the machine at its other
+  // end has said nothing, not even that it lives. Idempotent.
+  std::vector<Action> on_disconnect(TimePoint now, ConnectionId connection,
+                                    Duration silent = Duration{0});
   // Does what is due. May be called at any time.
   std::vector<Action> on_tick(TimePoint now);
   // When on_tick() is needed next; nothing if no time limit runs.

@@ -241,7 +241,8 @@ void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   });
   for (const OutputCallback& done : unanswered) done(std::nullopt);
   forget_replica(agent.mapped());
-  if (!stands_by_) apply(core_->on_disconnect(Clock::now(), id));
+  const Duration silent = why.code == Errc::kTimeout ? kPing + kAcknowledged : Duration{0};
+  if (!stands_by_) apply(core_->on_disconnect(Clock::now(), id, silent));
   if (agents_.empty() && !leaving_) drained();
 }
 

@@ -244,6 +244,16 @@ TEST(LastCall, DoesNotWaitForANodeThatWasSilentForLong) {
   EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
 }
 
+// Its machine has acknowledged nothing for a second.
+TEST(LastCall, DoesNotWaitForAMachineThatIsGone) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 3));
+  const auto b = h.join(Harness::node("b", 1, 2, 3));
+  h.take(h.core.on_disconnect(h.now, b, Duration{1'000}));
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
 // After a power cut that all of them have had, they come one after the other.
 TEST(LastCall, WaitsForNodesThatAreComing) {
   Harness h;
