@@ -1,5 +1,7 @@
 #include "launcher/page/page_document.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include <fmt/format.h>
@@ -7,6 +9,9 @@
 
 namespace ddp::page {
 namespace {
+
+// A node is behind if the one that is farthest is so much farther, in seconds of its own speed.
+constexpr double kBehindSeconds = 3;
 
 // An object with the members of a list, by the name that `key` gives them.
 template <typename Key>
@@ -29,7 +34,29 @@ nlohmann::json curve(const nlohmann::json& given) {
   return {{"interval_ms", given.at("interval_ms")}, {"points", std::move(points)}};
 }
 
+// How the node's ranks are, in a word.
+const char* kind_of(const nlohmann::json& node, std::int64_t farthest) {
+  const std::string state = node.at("state").get<std::string>();
+  if (state == "lost" || state == "awaited") return "bad";
+  if (state == "stopping" || state == "ending") return "ending";
+  if (state == "succeeded" || state == "finished") return "done";
+  if (state != "in_round") return "idle";
+  const auto step = node.at("step").get<std::int64_t>();
+  const double speed = node.value("steps_per_second", 0.0);
+  const bool is_behind =
+      step >= 0 && speed > 0 && static_cast<double>(farthest - step) / speed >= kBehindSeconds;
+  return is_behind ? "behind" : "good";
+}
+
+void add_kinds(nlohmann::json& job) {
+  std::int64_t farthest = -1;
+  for (const nlohmann::json& node : job.at("nodes"))
+    farthest = std::max(farthest, node.at("step").get<std::int64_t>());
+  for (nlohmann::json& node : job.at("nodes")) node["kind"] = kind_of(node, farthest);
+}
+
 void add_status(nlohmann::json& job) {
+  add_kinds(job);
   std::size_t place = 0;
   for (nlohmann::json& node : job.at("nodes")) node["place"] = place++;
   job["nodes"] = by_key(job.at("nodes"), [](const auto& node) {
@@ -76,6 +103,7 @@ void end_jobs(nlohmann::json& document, int exit_code, const std::string& summar
     for (nlohmann::json& node : job.at("nodes")) {
       if (node.at("state") == "in_round") node["state"] = "finished";
     }
+    add_kinds(job);
     if (!job.contains("rounds")) continue;
     for (nlohmann::json& round : job["rounds"]) {
       if (round.contains("ended_ms")) continue;

@@ -20,7 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kBehindSeconds = 3;  // As the page's (page/web/ranks.js).
 constexpr int kCellColumns = 6;
 constexpr std::size_t kRounds = 8;
 constexpr std::size_t kCheckpoints = 4;
@@ -34,14 +33,6 @@ struct Look {
   const char* sign;
   const char* letter;
 };
-constexpr Look kGood{Style::kGood, "", ""};
-constexpr Look kBehind{Style::kBehind, "▽", "v"};
-constexpr Look kLate{Style::kLate, "▲", "^"};
-constexpr Look kIdle{Style::kIdle, "…", "."};
-constexpr Look kEnding{Style::kEnding, "■", "="};
-constexpr Look kDone{Style::kIdle, "✓", "+"};
-constexpr Look kBad{Style::kBad, "✕", "x"};
-
 std::vector<const json*> nodes_of(const json& job) {
   std::vector<const json*> nodes;
   for (const json& node : job.at("nodes")) nodes.push_back(&node);
@@ -60,18 +51,24 @@ std::vector<const json*> newest(const json& object, const char* field, std::size
   return all;
 }
 
-Look look_of(const json& job, const json& node, int rank, std::int64_t farthest) {
-  const std::string state = node.at("state").get<std::string>();
-  if (state == "lost" || state == "awaited") return kBad;
-  if (state == "stopping" || state == "ending") return kEnding;
-  if (state == "succeeded" || state == "finished") return kDone;
-  if (state != "in_round") return kIdle;
-  if (job.contains("late") && job["late"].contains(std::to_string(rank))) return kLate;
-  const auto step = node.at("step").get<std::int64_t>();
-  const double speed = node.value("steps_per_second", 0.0);
-  const bool is_behind =
-      step >= 0 && speed > 0 && static_cast<double>(farthest - step) / speed >= kBehindSeconds;
-  return is_behind ? kBehind : kGood;
+// By what the page's document calls it.
+constexpr std::array<std::pair<std::string_view, Look>, 7> kLooks{{
+    {"good", {Style::kGood, "", ""}},
+    {"behind", {Style::kBehind, "▽", "v"}},
+    {"late", {Style::kLate, "▲", "^"}},
+    {"idle", {Style::kIdle, "…", "."}},
+    {"ending", {Style::kEnding, "■", "="}},
+    {"done", {Style::kIdle, "✓", "+"}},
+    {"bad", {Style::kBad, "✕", "x"}},
+}};
+
+Look look_of(const json& job, const json& node, int rank) {
+  const bool is_late = node.at("state") == "in_round" && job.contains("late") &&
+                       job["late"].contains(std::to_string(rank));
+  const std::string kind = is_late ? "late" : node.value("kind", "");
+  const auto found = std::find_if(kLooks.begin(), kLooks.end(),
+                                  [&kind](const auto& look) { return look.first == kind; });
+  return found == kLooks.end() ? Look{Style::kIdle, "", ""} : found->second;
 }
 
 std::string seconds_text(double ms) {
@@ -169,9 +166,6 @@ void add_curves(std::vector<Line>& lines, const json& job, const TopView& view) 
 }
 
 void add_grid(std::vector<Line>& lines, const json& job, const TopView& view) {
-  std::int64_t farthest = -1;
-  for (const json& node : job.at("nodes"))
-    farthest = std::max(farthest, node.at("step").get<std::int64_t>());
   const std::vector<Cell> cells = cells_of(job);
   Line line;
   for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -179,7 +173,7 @@ void add_grid(std::vector<Line>& lines, const json& job, const TopView& view) {
       lines.push_back(std::exchange(line, {}));
     }
     const json& node = job.at("nodes").at(cells[i].node_id);
-    const Look look = look_of(job, node, cells[i].rank, farthest);
+    const Look look = look_of(job, node, cells[i].rank);
     const std::string name = cells[i].rank >= 0 ? std::to_string(cells[i].rank) : "-";
     const std::string text = fmt::format("{}{}", view.blocks ? look.sign : look.letter, name);
     const int pad = std::max(kCellColumns - 1 - columns_of(text), 0);

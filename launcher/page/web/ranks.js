@@ -10,29 +10,14 @@ const KINDS = {
   done: ['✓', 'has succeeded'],
   bad: ['✕', 'lost'],
 };
-const BEHIND_SECONDS = 3;
 const SILENT_MS = 2500;  // Heartbeats come once a second.
 const MANY_NODES = 64;
 
 const cells = [];  // One for each rank, or for each node without ranks.
 let marked = 0;    // The cell that the Tab key reaches.
 
-// How far the node is behind the one that is farthest, in seconds.
-function secondsBehind(node, farthest) {
-  if (!(node.step >= 0) || !(node.steps_per_second > 0)) return 0;
-  return (farthest - node.step) / node.steps_per_second;
-}
-
-function kindOf(node, rank, late, farthest) {
-  switch (node.state) {
-    case 'lost': case 'awaited': return 'bad';
-    case 'stopping': case 'ending': return 'ending';
-    case 'succeeded': case 'finished': return 'done';
-    case 'in_round': break;
-    default: return 'idle';
-  }
-  if (late && late[rank]) return 'late';
-  return secondsBehind(node, farthest) >= BEHIND_SECONDS ? 'behind' : 'good';
+function kindOf(node, rank, late) {
+  return late && late[rank] && node.state === 'in_round' ? 'late' : node.kind;
 }
 
 // What a cell says, in words.
@@ -82,13 +67,12 @@ function showRanks(job) {
     shape = newShape;
   }
   grid.classList.toggle('many', nodes.length > MANY_NODES);
-  const farthest = Math.max(-1, ...nodes.map(node => node.step));
   let i = 0;
   for (const {node, ranks} of plan) {
     for (const rank of ranks) {
       const cell = cells[i++];
       cell.node = node;
-      const kind = kindOf(node, rank, job.late, farthest);
+      const kind = kindOf(node, rank, job.late);
       const look = `${KINDS[kind][0]} ${rank >= 0 ? rank : '–'}`.trim();
       if (cell.look === kind + look) continue;
       cell.look = kind + look;

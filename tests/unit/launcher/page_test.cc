@@ -1,6 +1,9 @@
 // What the page shows, and the file that it becomes.
 #include "launcher/page/page.h"
 
+#include <map>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -35,13 +38,41 @@ TEST(MergePatch, HasWhatChangesAndNothingElse) {
 
 const json kStatus = json::parse(R"([
   {"job_id": "j", "state": "running", "late": [{"rank": 3, "host": "b"}],
-   "nodes": [{"node_id": "n1", "step": 7}, {"node_id": "n0", "step": 8}]},
+   "nodes": [{"node_id": "n1", "state": "in_round", "step": 7}, {"node_id": "n0", "state": "in_round", "step": 8}]},
   {"job_id": "k", "state": "waiting", "nodes": []}])");
 const json kHistory = json::parse(R"([
   {"job_id": "j", "elapsed_ms": 5000, "forgotten_rounds": 2,
    "rounds": [{"round": 2, "began_ms": 10}, {"round": 3, "began_ms": 20}],
    "checkpoints": [{"round": 3, "step": 40, "bytes": 9}],
    "curves": {"loss": {"interval_ms": 1000, "points": [[0, 2.5, 2, 3], [4, 1, 1, 1]]}}}])");
+
+std::string kind_of(const json& node) {
+  const json front{{"node_id", "front"}, {"state", "in_round"}, {"step", 100}};
+  json own = node;
+  own["node_id"] = "own";
+  const json status{{{"job_id", "j"}, {"nodes", {front, own}}}};
+  return page_document(status, json::array())["jobs"]["j"]["nodes"]["own"]["kind"];
+}
+
+TEST(PageDocument, SaysHowANodeIs) {
+  const auto in_round = [](int step, double speed) {
+    return json{{"state", "in_round"}, {"step", step}, {"steps_per_second", speed}};
+  };
+  EXPECT_EQ(kind_of(in_round(71, 10)), "good");
+  EXPECT_EQ(kind_of(in_round(70, 10)), "behind");
+  EXPECT_EQ(kind_of(in_round(-1, 10)), "good");
+  EXPECT_EQ(kind_of({{"state", "in_round"}, {"step", 5}}), "good") << "its speed is not known";
+  for (const auto& [state, kind] : std::map<std::string, std::string>{{"lost", "bad"},
+                                                                      {"awaited", "bad"},
+                                                                      {"stopping", "ending"},
+                                                                      {"ending", "ending"},
+                                                                      {"succeeded", "done"},
+                                                                      {"finished", "done"},
+                                                                      {"waiting", "idle"},
+                                                                      {"spare", "idle"}}) {
+    EXPECT_EQ(kind_of({{"state", state}, {"step", 5}}), kind) << state;
+  }
+}
 
 TEST(PageDocument, HasObjectsWhereTheOtherPagesHaveLists) {
   const json jobs = page_document(kStatus, kHistory).at("jobs");
