@@ -286,6 +286,10 @@ void AgentShell::perform(const SendToCoordinator& action) {
   if (auto* const heartbeat = std::get_if<wire::Heartbeat>(&message)) {
     heartbeat->waits = processes_.waits();
     heartbeat->saved = processes_.take_saved();
+  } else if (auto* const succeeded = std::get_if<wire::Succeeded>(&message)) {
+    succeeded->saved = processes_.take_saved();
+  } else if (auto* const stopped = std::get_if<wire::Stopped>(&message)) {
+    stopped->saved = processes_.take_saved();
   }
   tell_rest_of_trace(message);
   link_.send(message);

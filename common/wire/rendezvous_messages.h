@@ -167,6 +167,7 @@ struct WorkerFailed {
 // All workers of the round on this node ended with status 0.
 struct Succeeded {
   Round round = kNoRound;
+  std::vector<SavedShare> saved{};  // As Heartbeat's.
 };
 
 // All workers of this node that can commit have done so after a CommitRound.
@@ -189,6 +190,7 @@ struct Stopped {
   std::vector<std::string> operations{};
   int store_port = 0;  // As Join's; for the next round.
   std::int64_t sent_ms = 0;
+  std::vector<SavedShare> saved{};  // As Heartbeat's.
 };
 
 // The node leaves for good, because its user stopped it. This does not end the job of the others.

@@ -106,6 +106,10 @@ void Job::leave(TimePoint now, const NodeId& node_id, const std::string& reason,
 // RendezvousCore closes a connection that joins twice.
 void Job::handle(const NodeId&, const wire::Join&) {}
 
+void Job::note_saved(const std::vector<wire::SavedShare>& shares) {
+  for (const wire::SavedShare& share : shares) history_.saved(now_, share);
+}
+
 void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   Node& node = nodes_.at(from);
   node.clock.sent_at(message.sent_ms, now_);
@@ -117,7 +121,7 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   for (const std::string& wait : message.waits) {
     if (node.waits.size() < kWaitsMax) node.waits.push_back(wait.substr(0, kWaitBytesMax));
   }
-  for (const wire::SavedShare& share : message.saved) history_.saved(now_, share);
+  note_saved(message.saved);
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
   Member* const member = current_member(from, round_.number);
@@ -154,6 +158,7 @@ void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {
 }
 
 void Job::handle(const NodeId& from, const wire::Succeeded& message) {
+  note_saved(message.saved);
   Member* member = current_member(from, message.round);
   if (member == nullptr || member->succeeded) return;
   member->succeeded = true;
@@ -164,6 +169,7 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
+  note_saved(message.saved);
   const TimePoint sent = nodes_.at(from).clock.sent_at(message.sent_ms, now_);
   nodes_.at(from).join.store_port = message.store_port;
   if (const auto& ending = nodes_.at(from).ending) {

@@ -276,6 +276,7 @@ class Job {
   void replace_straggler(const ScaleUp& change);
 
   // ---- job.cc ----
+  void note_saved(const std::vector<wire::SavedShare>& shares);
   void measure_pace(Node& node) const;
   // The node's connection is gone, or is treated as gone. `silent`: for how long it has been
   // silent.

@@ -107,6 +107,21 @@ nlohmann::json told() {
   return history.facts(at(5'000));
 }
 
+// What was written after the last heartbeat comes with the end.
+TEST(History, HasTheLastCheckpoints) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 2, 3));
+  const auto b = h.join(Harness::node("b", 2, 2, 3));
+  h.fail(b, 0, 9);
+  h.say(a, wire::Stopped{.round = 0, .failures = {}, .saved = {{.round = 0, .step = 8}}});
+  h.say(b, wire::Stopped{0, {}});
+  h.say(a, wire::Succeeded{.round = 1, .saved = {{.round = 1, .step = 9, .published = true}}});
+  const auto checkpoints = history(h).at("checkpoints");
+  ASSERT_EQ(checkpoints.size(), 2u);
+  EXPECT_EQ(checkpoints[0].at("step"), 8);
+  EXPECT_EQ(checkpoints[1].at("published"), true);
+}
+
 TEST(History, GoesOnUnderAnotherCoordinator) {
   const TimePoint heard{Duration{70'000}};
   const JobHistory history = JobHistory::restored(told(), heard);
