@@ -244,7 +244,8 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   Member* member = member_of(node_id);
   if (member != nullptr) member->gone_since = now_ - silent;
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
-  if (was_in) {
+  // After the end, nodes go.
+  if (was_in && phase_ != Phase::kFinished) {
     member->presence = Member::Presence::kLost;
     round_.stop.unanswered.erase(rank_of(*member));
   }

@@ -90,7 +90,10 @@ nlohmann::json to_json(const JobStatus& status) {
 }
 
 std::string Job::node_state(const NodeId& node_id, const Member* member) const {
-  if (phase_ == Phase::kFinished) return nodes_.contains(node_id) ? "finished" : "lost";
+  if (phase_ == Phase::kFinished) {
+    const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
+    return was_in || nodes_.contains(node_id) ? "finished" : "lost";
+  }
   if (member != nullptr && member->presence == Member::Presence::kAwaited) return "awaited";
   const auto node = nodes_.find(node_id);
   if (node == nodes_.end()) return "lost";

@@ -24,7 +24,7 @@ struct NodeStatus {
   int replica_port = 0;  // Where its ddp-run can take over the job; 0: it cannot.
   // in_round; succeeded (its workers have succeeded); stopping (has not ended the round yet);
   // waiting (for a round to begin); spare; ending (still stops a round that is over); awaited, lost
-  // (members that are not connected); finished (connected to a job that is over).
+  // (members that are not connected); finished (of a job that is over).
   std::string state;
   int nproc = 0;
   std::string role{wire::kDefaultRole};  // Its workers' role (--role).

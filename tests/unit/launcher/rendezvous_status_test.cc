@@ -155,5 +155,26 @@ TEST(Status, OfLostNodesAndOfTheEnd) {
   EXPECT_EQ(over.summary, "enough");
 }
 
+// Nodes go when they have been told of the end; they are not lost then.
+TEST(Status, OfAJobThatIsOver) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 1));
+  const auto b = h.join(Harness::node("b", 1, 2, 1));
+  h.disconnect(b);
+  h.say(a, wire::Stopped{0, {}});
+  h.pass(Duration{1'000});
+  const auto c = h.join(Harness::node("c", 1, 2, 1));
+  h.say(a, wire::NodeCommitted{1, 5});
+  h.say(a, wire::Stopped{1, {}});
+  h.say(a, wire::Succeeded{2});
+  h.say(c, wire::Succeeded{2});
+  h.disconnect(a);
+  h.disconnect(c);
+  const JobStatus over = status(h);
+  EXPECT_EQ(over.state, "finished");
+  ASSERT_EQ(over.nodes.size(), 2u);
+  for (const NodeStatus& node : over.nodes) EXPECT_EQ(node.state, "finished") << node.host;
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
