@@ -283,14 +283,12 @@ void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
 
 void AgentShell::perform(const SendToCoordinator& action) {
   wire::AgentMessage message = store_.completed(action.message);
-  if (auto* const heartbeat = std::get_if<wire::Heartbeat>(&message)) {
-    heartbeat->waits = processes_.waits();
-    heartbeat->saved = processes_.take_saved();
-  } else if (auto* const succeeded = std::get_if<wire::Succeeded>(&message)) {
-    succeeded->saved = processes_.take_saved();
-  } else if (auto* const stopped = std::get_if<wire::Stopped>(&message)) {
-    stopped->saved = processes_.take_saved();
-  }
+  std::visit(
+      [this](auto& each) {
+        if constexpr (requires { each.waits; }) each.waits = processes_.waits();
+        if constexpr (requires { each.saved; }) each.saved = processes_.take_saved();
+      },
+      message);
   tell_rest_of_trace(message);
   link_.send(message);
 }

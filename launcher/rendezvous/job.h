@@ -119,9 +119,7 @@ class Job {
   // adopted.
   struct Recovery {
     std::set<std::size_t> awaited = {};  // Members that are not back yet.
-    TimePoint since = {};
-    TimePoint until = {};               // Then they are lost.
-    std::set<std::size_t> silent = {};  // Those of which the shell may know more.
+    TimePoint until = {};                // Then they are lost.
   };
   // The way of new nodes into a running round: its members commit first. Assigned when members are
   // told to commit; gone when all have committed, at the limit, or when the round is stopped.

@@ -79,12 +79,11 @@ void Job::adopt(const NodeId& node_id) {
   Member& own = round_.members[static_cast<std::size_t>(join.group_rank)];
   own.presence = Member::Presence::kIn;
   own.node_rank = join.node_rank;
-  round_.recovery = {.since = now_, .until = now_ + return_limit()};
+  round_.recovery = {.until = now_ + return_limit()};
   std::vector<NodeId> without;
   for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kAwaited) continue;
     round_.recovery.awaited.insert(rank_of(member));
-    if (silence_of(member)) round_.recovery.silent.insert(rank_of(member));
     if (nodes_.contains(member.info.node_id)) without.push_back(member.info.node_id);
   }
   if (!without.empty()) return miss(without, "its workers ended while the rendezvous was away");
@@ -105,10 +104,10 @@ std::optional<Silence> Job::silence_of(const Member& member) const {
 
 TimePoint Job::recovery_deadline() const {
   TimePoint deadline = round_.recovery.until;
-  for (const std::size_t rank : round_.recovery.silent) {
+  if (!options_.silence_of) return deadline;
+  for (const std::size_t rank : round_.recovery.awaited) {
     const auto silence = silence_of(round_.members[rank]);
-    if (silence && silence->lost_from && round_.recovery.awaited.contains(rank))
-      deadline = std::min(deadline, *silence->lost_from);
+    if (silence && silence->lost_from) deadline = std::min(deadline, *silence->lost_from);
   }
   return deadline;
 }
@@ -121,7 +120,7 @@ void Job::miss_overdue() {
     const auto silence = silence_of(member);
     const bool has_ended = silence && silence->lost_from && now_ >= *silence->lost_from;
     if (now_ < round_.recovery.until && !has_ended) continue;
-    member.gone_since = silence ? silence->since : round_.recovery.since;
+    member.gone_since = silence ? silence->since : round_.recovery.until - return_limit();
     missing.push_back(member.info.node_id);
   }
   miss(missing, "it did not come back after the rendezvous was lost");

@@ -122,8 +122,8 @@ void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper 
 }
 
 nlohmann::json Server::history(const std::string& job_id) const {
-  const rendezvous::JobHistory* const history = agents_.history_of(job_id);
-  return history == nullptr ? nlohmann::json() : history->facts(Clock::now());
+  const nlohmann::json jobs = agents_.history({job_id});
+  return jobs.empty() ? nlohmann::json() : jobs.at(0);
 }
 
 void Server::stand_by() {

@@ -46,9 +46,11 @@ Site::Site(asio::io_context& io, const Secret& token, std::map<std::string, std:
 
 void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) {
   const std::string& path = request.path;
-  if (path == "/" || path == "/trace") {
+  if (path == "/" || path == "/trace" || path == "/live") {
     if (const auto place = sources_.elsewhere()) {
       HttpPage page = text_page("the coordinator is elsewhere\n");
+      // A browser takes events only from where its page came from.
+      if (path == "/live") return session->reply("503 Service Unavailable", page);
       page.headers = fmt::format("Location: http://{}{}\r\n",
                                  host_and_port(place->host, place->port), request.target);
       return session->reply("307 Temporary Redirect", page);
@@ -57,9 +59,6 @@ void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>
   const bool is_guarded =
       path == "/" || path == "/live" || path == "/output" || path == "/failure" || path == "/trace";
   if (is_guarded && must_prove(request, session)) return;
-  // Not sent on: a browser takes events only from where its page came from.
-  if (path == "/live" && sources_.elsewhere())
-    return session->reply("503 Service Unavailable", text_page("the coordinator is elsewhere\n"));
   if (path == "/live") return begin_feed(session);
   if (path == "/output") return show_output(request, session);
   if (path == "/failure") return show_failure(request, session);

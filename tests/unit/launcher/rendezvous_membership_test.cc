@@ -275,10 +275,46 @@ TEST(Membership, ALostNodeIsWaitedForAMomentAndNotTheWholeLastCall) {
   const auto b = h.join(Harness::node("b", 1, 2, 5));
   h.disconnect(b);
   h.say(a, wire::Stopped{0, {}});
-  h.pass(Duration{500});
+  h.pass(Duration{999});
   EXPECT_EQ(h.rounds.size(), 1u);
-  h.pass(Duration{500});
+  h.pass(Duration{1});
   EXPECT_EQ(h.last<wire::RoundStart>(a).members.size(), 1u);
+}
+
+TEST(Membership, ANodeThatWasSilentForLongIsNotWaitedFor) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 3));
+  const auto b = h.join(Harness::node("b", 1, 2, 3));
+  h.pass(Duration{5'000}, {b});
+  EXPECT_EQ(h.count<wire::Stop>(a), 1u);
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
+// Its machine has acknowledged nothing for a second.
+TEST(Membership, AMachineThatIsGoneIsNotWaitedFor) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 3));
+  const auto b = h.join(Harness::node("b", 1, 2, 3));
+  h.take(h.core.on_disconnect(h.now, b, Duration{1'000}));
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.count<wire::RoundStart>(a), 2u);
+}
+
+// After a power cut that all of them have had, they come one after the other.
+TEST(Membership, NodesThatAreComingAreWaitedFor) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 3, 3));
+  const auto b = h.join(Harness::node("b", 2, 3, 3));
+  const auto c = h.join(Harness::node("c", 2, 3, 3));
+  for (const auto each : {a, b, c}) h.disconnect(each);
+  h.pass(Duration{20'000});
+  const auto back = h.join(Harness::node("a2", 2, 3, 3));
+  h.join(Harness::node("b2", 2, 3, 3));
+  EXPECT_EQ(h.count<wire::RoundStart>(back), 0u);
+  h.pass(Duration{200});
+  h.join(Harness::node("c2", 2, 3, 3));
+  EXPECT_EQ(h.last<wire::RoundStart>(back).members.size(), 3u);
 }
 
 TEST(Membership, ARestartBeginsAtOnceWhenEverybodyIsBack) {
