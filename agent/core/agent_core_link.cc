@@ -100,6 +100,7 @@ wire::Join AgentCore::join_message() const {
                   .rules = spec_.rules,
                   .last_round = last_round_,
                   .restarts = restarts_,
+                  .was_joined = was_joined_,
                   .replica_port = spec_.replica_port,
                   .unfit = spec_.unfit};
   if (holds_round()) {

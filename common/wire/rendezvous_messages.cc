@@ -36,9 +36,9 @@ static void from_json(const nlohmann::json& json, MemberList& members) {
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
                                                 node_rank_is_wish, program, nproc, role, rules,
-                                                last_round, restarts, running_round, group_rank,
-                                                members, needs_own_store, store_port, replica_port,
-                                                unfit)
+                                                last_round, restarts, was_joined, running_round,
+                                                group_rank, members, needs_own_store, store_port,
+                                                replica_port, unfit)
 // As a pair, because there is one for each worker in each heartbeat.
 static void to_json(nlohmann::json& json, const Computed& computed) {
   json = {computed.step, nullptr};

@@ -82,6 +82,7 @@ struct Join {
   // the lost one.
   Round last_round = kNoRound;
   int restarts = 0;
+  bool was_joined = false;  // To this or another coordinator of the job.
   // The round that runs on this node while it joins, because its connection was lost and its
   // workers go on; kNoRound: none. group_rank and members are the node's place in it, from its
   // RoundStart.

@@ -108,7 +108,7 @@ server::AgentFront::ReplicaHooks ReplicaHosting::hooks() {
           .joined =
               [this](const wire::Join& join, const HostPort& at) {
                 replica_.on_joined(Clock::now(), replicas::member_id(join.node_id), at,
-                                   join.last_round);
+                                   {.was_joined = join.was_joined, .last_round = join.last_round});
               },
           .gone =
               [this](const NodeId& node_id, bool left) {

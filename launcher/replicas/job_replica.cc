@@ -12,14 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kFirstTerm = 1;  // Of the member that has founded a group.
 // A ddp-run that has been away for this long is forgotten.
 constexpr Duration kForgetAfter{600'000};
-// One announcement of so many also goes to the ddp-runs whose agents are here: they may have to
-// tell others where the coordinator is.
-constexpr unsigned kAnnouncementsToAll = 10;
-// A group that has had no leader for this long says nothing against another one.
-constexpr Duration kLeaderless{10'000};
 // A member that did not take its vote is not asked again for this long; others are.
 constexpr Duration kRefusal{5'000};
 // What is longer is not told. 1,000 rounds with long reasons and full curves have a third of it.
@@ -68,6 +62,7 @@ void JobReplica::begin(MemberId group) {
   record_ = {};
   record_.job_id = options_.job_id;
   places_.clear();
+  gives_way_to_.reset();
   told_history_.reset();
   predecessor_ = 0;
   peers_.clear();
@@ -75,6 +70,7 @@ void JobReplica::begin(MemberId group) {
   closed_.clear();
   refused_until_.clear();
   changing_ = false;
+  first_store_ = nullptr;
   later_.clear();
   raft_ = std::make_unique<RaftMember>(
       own_, options_.raft,
@@ -83,16 +79,8 @@ void JobReplica::begin(MemberId group) {
           .apply = [this](std::string_view command) { apply(command); }});
 }
 
-// This ddp-run has taken itself for the first of the job, or belongs to one that has.
-void JobReplica::leave_group_for(MemberId group) {
-  const bool held = std::exchange(office_, Office::kNone) == Office::kHeld;
-  if (coordinator_ == at_) coordinator_.reset();
-  begin(group);
-  raft_->start(now_, false);
-  if (held) events_.lost();
-}
-
 void JobReplica::apply(std::string_view command) {
+  if (gives_way_to_) return;
   const json in = json::parse(command, nullptr, false);
   if (!in.is_object()) return;  // Only members of the group can have written it.
   try {
@@ -100,6 +88,12 @@ void JobReplica::apply(std::string_view command) {
     if (const auto place = in.find("place"); place != in.end()) {
       places_[place->at("id").get<MemberId>()] = {place->at("host").get<std::string>(),
                                                   place->at("port").get<int>()};
+    }
+    const auto rival = in.find("gives_way_to");
+    if (rival != in.end() && record_.next_round == 0) {
+      gives_way_to_ = {.group = rival->at("group").get<MemberId>(),
+                       .at = {rival->at("host").get<std::string>(), rival->at("port").get<int>()},
+                       .term = rival->at("term").get<std::uint64_t>()};
     }
     if (const auto gone = in.find("gone"); gone != in.end()) places_.erase(gone->get<MemberId>());
   } catch (const json::exception&) {  // Of a newer release: what is unknown is left alone.
@@ -122,6 +116,7 @@ void JobReplica::tick(TimePoint now) {
   look_at_office();
   stand_if_leader_is_gone();
   if (!leads()) return;
+  if (first_store_ && knows_all_have_begun_nothing()) std::exchange(first_store_, nullptr)();
   while (!later_.empty() && later_.front()()) later_.pop_front();
   mend_voters();
   if (now_ >= next_announcement_) announce_to_others();
@@ -143,10 +138,11 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
   if (message.announcement) return on_announcement(message);
   if (message.history) return on_history(message);
   if (message.group != group_) {
+    if (ended_groups_.contains(message.group)) return;
     // A leader adds this member to its group. A group that has begun a round is not left.
     const bool adds = message.raft->kind == RaftMessage::Kind::kAppend;
     if (!adds || office_ != Office::kNone) return;
-    if (record_.next_round > 0) return tell_of_group(message.at);
+    if (record_.next_round > 0) return tell_what_has_begun(message.at);
     leave_group_for(message.group);
   }
   raft_->receive(now_, message.from, *message.raft);
@@ -177,10 +173,12 @@ std::optional<HostPort> JobReplica::place_of(MemberId id) const {
 // ---- who coordinates ----
 
 void JobReplica::look_at_office() {
+  if (gives_way_to_) return give_way();
   if (office_ != Office::kNone && (!raft_->leads() || raft_->term() != office_term_)) {
     const bool held = office_ == Office::kHeld;
     office_ = Office::kNone;
     changing_ = false;
+    first_store_ = nullptr;
     later_.clear();
     peers_.clear();
     predecessor_ = 0;
@@ -195,7 +193,7 @@ void JobReplica::take_office() {
   office_ = Office::kTaken;
   office_term_ = raft_->term();
   const bool asked = raft_->barrier([this, term = office_term_, asked = now_](bool done) {
-    if (!done || office_ != Office::kTaken || office_term_ != term) return;
+    if (!done || office_ != Office::kTaken || office_term_ != term || gives_way_to_) return;
     if (!is_recent(asked)) {
       office_ = Office::kNone;  // The next tick asks again.
       return;
@@ -208,56 +206,6 @@ void JobReplica::take_office() {
     if (leads()) announce_to_others();
   });
   if (!asked) office_ = Office::kNone;  // The next tick tries again.
-}
-
-void JobReplica::announce(const HostPort& to) {
-  send(to, {.announcement = Announcement{.term = office_term_, .next_round = record_.next_round}});
-}
-
-// To those that may look for the coordinator, and to a ddp-run that was started where the first one
-// was and takes itself for the first.
-void JobReplica::announce_to_others() {
-  next_announcement_ = now_ + options_.announcement;
-  const bool to_all = ++announcements_ % kAnnouncementsToAll == 0;
-  for (const auto& [id, place] : places_) {
-    const auto peer = peers_.find(id);
-    const bool is_here = peer != peers_.end() && peer->second.is_here;
-    if (id != own_ && (to_all || !is_here)) announce(place);
-  }
-  if (options_.endpoint.port != 0 && options_.endpoint != at_) announce(options_.endpoint);
-}
-
-// The founder of a second group learns that the job has begun in this one.
-void JobReplica::tell_of_group(const HostPort& to) {
-  // If nobody leads it any more, a new one may begin the job.
-  if (now_ - raft_->heard_leader() > kLeaderless) return;
-  send(to, {.announcement = Announcement{.next_round = record_.next_round, .coordinates = false}});
-}
-
-void JobReplica::on_announcement(const ReplicaMessage& message) {
-  const Announcement& announcement = *message.announcement;
-  if (!announcement.coordinates) {
-    if (message.group != group_ && leads() && record_.next_round == 0) leave_group_for(0);
-    return;
-  }
-  if (message.group == group_) {
-    if (office_ != Office::kNone || announcement.term < announced_term_) return;
-  } else {
-    if (record_.next_round > 0) {
-      if (announcement.next_round == 0) tell_of_group(message.at);
-      return;
-    }
-    if (group_ != 0 && announcement.next_round == 0) return;
-    leave_group_for(message.group);
-  }
-  announced_term_ = announcement.term;
-  if (coordinator_ == message.at) return;
-  // The first coordinator is at the endpoint, where this node's agent has found it, perhaps by
-  // another name.
-  const bool is_known = !coordinator_ && !has_founded_ && message.from == message.group &&
-                        announcement.term == kFirstTerm;
-  coordinator_ = message.at;
-  if (!is_known) events_.moved(message.at);
 }
 
 void JobReplica::on_closed(TimePoint now, const HostPort& peer) {
@@ -312,6 +260,10 @@ bool JobReplica::has_successor() const {
 
 void JobReplica::store(const rendezvous::JobRecord& record, std::function<void()> stored) {
   if (!leads()) return;
+  if (!knows_all_have_begun_nothing()) {
+    first_store_ = [this, record, stored = std::move(stored)] { store(record, stored); };
+    return;
+  }
   ask_now_or_later(
       [this, command = wire::dump_json({{"record", record}}), stored = std::move(stored)] {
         return raft_->propose(command, [this, asked = now_, stored](bool done) {
@@ -343,6 +295,7 @@ bool JobReplica::is_recent(TimePoint asked) const {
 }
 
 void JobReplica::act_in_office(TimePoint asked, const std::function<void()>& act) {
+  if (gives_way_to_) return;
   if (is_recent(asked)) return act();
   confirm(act);
 }
@@ -355,11 +308,16 @@ void JobReplica::tell_group(const std::string& command, std::function<void()> to
   });
 }
 
-void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at, Round last_round) {
+void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at,
+                           const Experience& experience) {
   now_ = now;
   if (!leads() || peer == own_) return;
-  if (last_round != kNoRound && record_.next_round == 0) return leave_group_for(0);
-  peers_[peer] = {.at = at, .is_here = true, .joined = now_, .gone_since = {}};
+  if (experience.last_round != kNoRound && record_.next_round == 0) return leave_group_for(0);
+  peers_[peer] = {.at = at,
+                  .is_here = true,
+                  .joined = now_,
+                  .must_say_what_has_begun = experience.was_joined,
+                  .gone_since = {}};
   const auto known = places_.find(peer);
   if (known != places_.end() && known->second == at) {
     announce(at);  // It may belong to a group that has begun no round.

@@ -36,6 +36,12 @@ struct ReplicaOptions {
   Duration announcement{500};
 };
 
+// What an agent has seen of the job when it joins.
+struct Experience {
+  bool was_joined = false;  // To this or another coordinator.
+  Round last_round = kNoRound;
+};
+
 // One ddp-run's part in deciding which ddp-run coordinates the job, without a service beside the
 // job. The first ddp-run founds a group of one (Raft) and leads it. It adds others as their agents
 // join; `voters` of them decide by majority. If the leader is lost, the others elect another one,
@@ -70,10 +76,10 @@ class JobReplica {
   void receive(TimePoint now, const ReplicaMessage& message);
   // The process at the other end has closed the connection, so it has probably ended.
   void on_closed(TimePoint now, const HostPort& peer);
-  // An agent joins here. Its ddp-run is reached there. `last_round`: the last one that it was in.
-  // If this ddp-run has taken itself for the first of a job, it learns that it is not; then it
-  // waits for the coordinator to say where it is.
-  void on_joined(TimePoint now, MemberId peer, const HostPort& at, Round last_round);
+  // An agent joins here. Its ddp-run is reached there. If this ddp-run has taken itself for the
+  // first of a job, it may learn that it is not; then it waits for the coordinator to say where it
+  // is.
+  void on_joined(TimePoint now, MemberId peer, const HostPort& at, const Experience& experience);
   // Its last connection is gone. `left`: it will not come back.
   void on_gone(TimePoint now, MemberId peer, bool left);
 
@@ -113,6 +119,8 @@ class JobReplica {
     HostPort at;
     bool is_here = false;  // Its agent is joined to this coordinator.
     TimePoint joined;      // When it did last.
+    // It was joined to an earlier coordinator, and may know of a group that has begun the job.
+    bool must_say_what_has_begun = false;
     bool has_left = false;
     TimePoint gone_since;
   };
@@ -120,6 +128,8 @@ class JobReplica {
   void begin(MemberId group);
   void leave_group_for(MemberId group);
   void apply(std::string_view command);
+  void meet_rival(const ReplicaMessage& message);
+  void give_way();
   void look_at_office();
   void take_office();
   void note_pause();
@@ -134,8 +144,10 @@ class JobReplica {
   void announce_to_others();
   void mend_voters();
   void change_voters(TimePoint asked);
-  void tell_of_group(const HostPort& to);
+  void tell_what_has_begun(const HostPort& to);
+  bool knows_all_have_begun_nothing() const;
   void on_announcement(const ReplicaMessage& message);
+  void heed(const ReplicaMessage& announcement);
   void on_history(const ReplicaMessage& message);
   void stand_if_leader_is_gone();
   TimePoint bearable_until(TimePoint closed) const;
@@ -165,7 +177,14 @@ class JobReplica {
   // The group's state: the same on all its members.
   rendezvous::JobRecord record_;
   std::map<MemberId, HostPort> places_;  // Of the ddp-runs of the job.
+  struct Rival {
+    MemberId group = 0;
+    HostPort at;  // Its coordinator.
+    std::uint64_t term = 0;
+  };
+  std::optional<Rival> gives_way_to_;  // This group has ended.
   // This member's own.
+  std::set<MemberId> ended_groups_;
   std::optional<ToldHistory> told_history_;
   std::map<MemberId, Peer> peers_;  // Of those that have come to this coordinator.
   struct Heard {
@@ -177,6 +196,7 @@ class JobReplica {
   MemberId predecessor_ = 0;  // Has led the group last, if it was not this one.
   std::uint64_t sent_ = 0;    // Messages.
   bool changing_ = false;
+  std::function<void()> first_store_;        // Waits for knows_all_have_begun_nothing().
   std::deque<std::function<bool()>> later_;  // False: it must be asked again.
   TimePoint next_announcement_;
   unsigned announcements_ = 0;

@@ -270,7 +270,9 @@ void ReplicasSimulation::connect_agent(int index) {
   }
   own.joined_to = other;
   coordinator.replica->on_joined(clock(coordinator), static_cast<replicas::MemberId>(index + 1),
-                                 place(own.node, own.port), own.last_round);
+                                 place(own.node, own.port),
+                                 {.was_joined = own.was_joined, .last_round = own.last_round});
+  own.was_joined = true;
 }
 
 void ReplicasSimulation::disconnect_agent(int index) {

@@ -55,7 +55,8 @@ class ReplicasSimulation {
     std::deque<replicas::ReplicaMessage> stopped;  // Arrived while it was stopped.
     Duration offset{0};                            // Its clock is rate * time + offset.
     double rate = 1;
-    Round last_round = kNoRound;          // Of its agent.
+    Round last_round = kNoRound;  // Of its agent.
+    bool was_joined = false;
     int joined_to = -1;                   // The process to which its agent is connected.
     replicas::MemberId group = 0;         // As it says.
     replicas::MemberId took_part_in = 0;  // The group of the last round in which its node was.

@@ -21,13 +21,13 @@ namespace {
 // A coordinator and two others, whose messages the test delivers.
 class Office {
  public:
-  explicit Office(MemberId members = 3) {
-    make(1);
-    replicas_[1]->found(now_);
+  explicit Office(MemberId members = 3, MemberId founder = 1) : founder_(founder) {
+    make(founder);
+    coordinator().found(now_);
     for (MemberId id = 2; id <= members; ++id) welcome(id);
     for (int i = 0; i < 50; ++i) pass(Duration(20));
   }
-  JobReplica& coordinator() { return *replicas_[1]; }
+  JobReplica& coordinator() { return *replicas_[founder_]; }
   JobReplica& of(MemberId id) { return *replicas_.at(id); }
   TimePoint now() const { return now_; }
   void found(MemberId id) {
@@ -47,7 +47,7 @@ class Office {
   // The coordinator sends what libraft has kept back for the next heartbeat.
   void beat() {
     now_ += Duration(120);
-    replicas_[1]->tick(now_);
+    coordinator().tick(now_);
   }
   // One turn of everybody.
   void pass(Duration time) {
@@ -67,7 +67,7 @@ class Office {
     while (!on_its_way_.empty()) {
       const auto [to, message] = on_its_way_.front();
       on_its_way_.pop_front();
-      if (to == 1) {
+      if (static_cast<MemberId>(to) == founder_) {
         answers.emplace_back(to, message);
       } else {
         replicas_.at(static_cast<MemberId>(to))->receive(now_, message);
@@ -92,6 +92,8 @@ class Office {
     const auto receiver = replicas_.find(static_cast<MemberId>(to));
     if (receiver != replicas_.end()) receiver->second->receive(now_, message);
   }
+  // Where the member was last told that the coordinator is: the id of that one. 0: nowhere.
+  MemberId told_of(MemberId id) { return static_cast<MemberId>(moved_[id]); }
   bool is_being_told(MemberId member) const {
     return std::any_of(on_its_way_.begin(), on_its_way_.end(), [member](const auto& sent) {
       return static_cast<MemberId>(sent.first) == member && sent.second.announcement;
@@ -101,7 +103,7 @@ class Office {
   void welcome(MemberId id) {
     make(id);
     replicas_[id]->join(now_);
-    replicas_[1]->on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, kNoRound);
+    coordinator().on_joined(now_, id, {.host = "n", .port = static_cast<int>(id)}, {});
   }
 
  private:
@@ -115,12 +117,14 @@ class Office {
                                },
                            .won = [](const rendezvous::JobRecord&) {},
                            .lost = [] {},
-                           .moved = [](const HostPort&) {}});
+                           .moved = [this, id](const HostPort& at) { moved_[id] = at.port; }});
   }
 
+  const MemberId founder_;
   TimePoint now_{Duration(1'000'000)};
   std::map<MemberId, std::unique_ptr<JobReplica>> replicas_;
   std::deque<std::pair<int, ReplicaMessage>> on_its_way_;
+  std::map<MemberId, int> moved_;
   MemberId silent_ = 0;
 };
 
@@ -199,7 +203,7 @@ TEST(Founders, LearnOfTheGroupThatHasBegunTheJob) {
   office.end(1);
   office.found(4);
   EXPECT_TRUE(office.of(4).leads());
-  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, {});
   for (int i = 0; i < 10; ++i) office.pass(Duration(20));
   EXPECT_FALSE(office.of(4).leads());
 }
@@ -213,9 +217,97 @@ TEST(Founders, BeginAnewAfterAGroupWithoutALeader) {
   office.end(3);
   for (int i = 0; i < 550; ++i) office.pass(Duration(20));
   office.found(4);
-  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, kNoRound);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, {});
   for (int i = 0; i < 10; ++i) office.pass(Duration(20));
   EXPECT_TRUE(office.of(4).leads());
+}
+
+// A second founder, and the coordinator of the first group hears of it.
+void let_a_rival_come(Office& office, MemberId rival, MemberId coordinator) {
+  office.found(rival);
+  office.of(rival).on_joined(office.now(), coordinator,
+                             {.host = "n", .port = static_cast<int>(coordinator)}, {});
+}
+
+TEST(Rivals, TheOneWithTheSmallerIdStays) {
+  Office office(3, 1);
+  let_a_rival_come(office, 4, 1);
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.coordinator().leads());
+  EXPECT_FALSE(office.of(4).leads());
+  EXPECT_EQ(office.told_of(4), 1u);
+}
+
+TEST(Rivals, TheOneWithTheLargerIdGivesWayWithAllItsMembers) {
+  Office office(3, 9);
+  let_a_rival_come(office, 4, 9);
+  for (int i = 0; i < 200; ++i) {
+    office.pass(Duration(20));
+    ASSERT_TRUE(office.of(4).leads());
+  }
+  EXPECT_FALSE(office.coordinator().leads());
+  EXPECT_EQ(office.told_of(9), 4u);
+  for (const MemberId id : {2, 3}) {  // Their agents are sent on.
+    office.of(4).on_joined(office.now(), id, {.host = "n", .port = static_cast<int>(id)},
+                           {.was_joined = true});
+  }
+  for (int i = 0; i < 200; ++i) office.pass(Duration(20));
+  EXPECT_EQ(voters_of(office.of(4)), (std::set<MemberId>{2, 3, 4}));
+}
+
+// The number of its round is on its way to the others when it hears of the other group.
+TEST(Rivals, AGroupThatBeginsARoundStays) {
+  Office office(3, 9);
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  let_a_rival_come(office, 4, 9);
+  for (int i = 0; i < 50; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(stored);
+  EXPECT_TRUE(office.coordinator().leads());
+}
+
+// The rounds of a group that has given way never begin.
+TEST(Rivals, AGroupThatHasGivenWayStoresNothing) {
+  Office office(3, 9);
+  let_a_rival_come(office, 4, 9);
+  while (!office.coordinator().has_successor() || office.is_silent()) office.turn(Duration(20));
+  while (!office.is_being_told(9)) office.receive_one();
+  while (office.is_being_told(9)) office.receive_one();
+  bool stored = false;
+  office.coordinator().store(record_of(1), [&stored] { stored = true; });
+  for (int i = 0; i < 50; ++i) office.pass(Duration(20));
+  EXPECT_FALSE(stored);
+  EXPECT_FALSE(office.coordinator().leads());
+}
+
+// One that was stopped, say. It may know of a group that has begun the job.
+TEST(Founders, WaitForTheAnswersOfThoseThatWereJoinedToAnotherCoordinator) {
+  Office office;
+  office.vanish(1);
+  office.vanish(3);
+  office.silence(2);
+  office.found(4);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, {.was_joined = true});
+  bool stored = false;
+  office.of(4).store(record_of(1), [&stored] { stored = true; });
+  for (int i = 0; i < 200; ++i) office.pass(Duration(20));
+  EXPECT_FALSE(stored);
+  office.silence(0);
+  for (int i = 0; i < 50; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(stored);
+}
+
+TEST(Founders, DoNotWaitForAnswersForEver) {
+  Office office;
+  office.vanish(1);
+  office.vanish(3);
+  office.silence(2);
+  office.found(4);
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2}, {.was_joined = true});
+  bool stored = false;
+  office.of(4).store(record_of(1), [&stored] { stored = true; });
+  for (int i = 0; i < 600; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(stored);
 }
 
 // Another one may lead by then.
