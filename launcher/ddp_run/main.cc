@@ -20,6 +20,7 @@
 #include "launcher/check/check_command.h"
 #include "launcher/check/check_node.h"
 #include "launcher/completion/completion.h"
+#include "launcher/ddp_run/subprogram.h"
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/flags.h"
 #include "launcher/hosting/hosting.h"
@@ -39,7 +40,6 @@
 #include "launcher/slurm/step_run.h"
 #include "launcher/slurm/step_token.h"
 #include "launcher/status/status_command.h"
-#include "launcher/status/top_command.h"
 #include "launcher/trace/trace_command.h"
 
 namespace {
@@ -173,7 +173,7 @@ int main(int argc, char** argv) {
   if (const int* status = std::get_if<int>(&line)) return *status;
   const auto& arguments = std::get<0>(line);
   if (const auto status = status::run_status_command(arguments)) return *status;
-  if (const auto status = status::run_top_command(arguments)) return *status;
+  if (const auto status = run::run_subprogram(arguments)) return *status;
   if (const auto status = trace::run_trace_command(arguments)) return *status;
   if (hosts::ParentLink::is_wanted(arguments)) return run_as_started();
   auto options = flags::parse_flags(arguments, environment);
