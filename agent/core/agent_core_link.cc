@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 #include "common/base/host_port.h"
+#include "common/base/release.h"
 
 namespace ddp::agent {
 namespace {
@@ -102,7 +103,8 @@ wire::Join AgentCore::join_message() const {
                   .restarts = restarts_,
                   .was_joined = was_joined_,
                   .replica_port = spec_.replica_port,
-                  .unfit = spec_.unfit};
+                  .unfit = spec_.unfit,
+                  .release = std::string(release())};
   if (holds_round()) {
     join.running_round = round_.start.round;
     join.group_rank = round_.start.group_rank;

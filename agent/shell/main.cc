@@ -16,6 +16,7 @@
 #include "agent/shell/task_server.h"
 #include "common/auth/crypto_library.h"
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/process/descriptor_limit.h"
@@ -88,7 +89,8 @@ int main(int argc, char** argv) {
   const auto options = agent::parse_agent_options(std::vector<std::string>(argv + 1, argv + argc));
   if (!options) return fail(options.error(), kExitUsage);
   if (options->help || options->version) {
-    std::fputs(options->help ? agent::kAgentUsage : "ddp-agent " DDP_VERSION "\n", stdout);
+    const std::string version = fmt::format("ddp-agent {}\n", ddp::release());
+    std::fputs(options->help ? agent::kAgentUsage : version.c_str(), stdout);
     return kExitSuccess;
   }
   if (!options->task_socket.empty()) {

@@ -38,13 +38,14 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
   std::shared_ptr<ByteStream> stream;  // Once connected.
   Credentials credentials;
   std::optional<auth::ClientHandshake> handshake;  // With a token.
-  std::string received;                            // Without one.
+  std::string received;
 
   void begin(const std::string& host, int port);
   void connect_next();
   void greet();
   void on_bytes(std::string_view bytes) override;
   void on_closed(const Error& why) override;
+  bool has_unknown_version() const;
   void check_preamble();
   void go_on_with_handshake(std::string_view bytes);
   void expire();
@@ -117,9 +118,19 @@ void ConnectAttempt::greet() {
 
 void ConnectAttempt::on_bytes(std::string_view bytes) {
   if (!callback) return;
-  if (handshake) return go_on_with_handshake(bytes);
   received += bytes;
+  if (has_unknown_version()) {
+    const auto version = static_cast<unsigned char>(received[wire::kAnyPreamble.size()]);
+    return finish(make_error(Errc::kProtocol, "{}: {}", where, wire::unknown_version(version)));
+  }
+  if (handshake) return go_on_with_handshake(bytes);
   check_preamble();
+}
+
+bool ConnectAttempt::has_unknown_version() const {
+  const std::size_t at = wire::kAnyPreamble.size();
+  return received.size() > at && received.starts_with(wire::kAnyPreamble) &&
+         received[at] != wire::kRendezvousPreamble[at] && received[at] != auth::kPreamble[at];
 }
 
 void ConnectAttempt::on_closed(const Error& why) {

@@ -1,6 +1,17 @@
 #include "common/wire/frame.h"
 
+#include <fmt/format.h>
+
+#include "common/base/release.h"
+
 namespace ddp::wire {
+
+std::string unknown_version(unsigned char version) {
+  return fmt::format(
+      "it speaks version {} of ddp-run's protocol, and ddp-run {} here knows versions 1 and 2; "
+      "install the same release of ddp-run on all nodes",
+      version, release());
+}
 
 std::string encode_frame(std::string_view payload) {
   DDP_CHECK(payload.size() <= kMaxFrameBytes, "frame of {} bytes, limit {}", payload.size(),

@@ -21,6 +21,11 @@ inline constexpr std::size_t kMaxFrameBytes = 16u << 20;
 inline constexpr std::string_view kRendezvousPreamble =
     "\xDD"
     "DPR\x01";
+// What all versions of the preamble begin with. The version is the byte after it.
+inline constexpr std::string_view kAnyPreamble = kRendezvousPreamble.substr(0, 4);
+
+// What to tell people if the other end speaks `version` only, which this release does not know.
+std::string unknown_version(unsigned char version);
 
 std::string encode_frame(std::string_view payload);
 

@@ -55,6 +55,7 @@ bool decode_if(const std::string& type, const nlohmann::json& json, Variant& out
   return true;
 }
 
+// kNotFound: a type that this release does not know. kProtocol: anything else that is wrong.
 template <typename... Ts>
 Result<std::variant<Ts...>> decode_variant(std::string_view payload, std::variant<Ts...>* /*tag*/) {
   try {
@@ -67,7 +68,7 @@ Result<std::variant<Ts...>> decode_variant(std::string_view payload, std::varian
     // memory in its alternatives.
     Result<std::variant<Ts...>> out = std::variant<Ts...>();
     if ((decode_if<std::variant<Ts...>, Ts>(type, json, *out) || ...)) return out;
-    return make_error(Errc::kProtocol, "unknown message type '{}'", type.substr(0, 64));
+    return make_error(Errc::kNotFound, "unknown message type '{}'", type.substr(0, 64));
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kProtocol, "message of {} bytes: {}", payload.size(), error.what());
   }

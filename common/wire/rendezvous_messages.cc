@@ -38,7 +38,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, add
                                                 node_rank_is_wish, program, nproc, role, rules,
                                                 last_round, restarts, was_joined, running_round,
                                                 group_rank, members, needs_own_store, store_port,
-                                                replica_port, unfit)
+                                                replica_port, unfit, release)
 // As a pair, because there is one for each worker in each heartbeat.
 static void to_json(nlohmann::json& json, const Computed& computed) {
   json = {computed.step, nullptr};

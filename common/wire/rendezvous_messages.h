@@ -96,6 +96,7 @@ struct Join {
   // Why the node cannot take part, as its health check found; the coordinator refuses it, and the
   // job knows the reason. Empty: nothing is known against it.
   std::string unfit{};
+  std::string release{};  // Of ddp-run on that node (common/base/release.h); empty: unknown.
 };
 
 // How far a worker has come, and how long it has not waited for other ranks until the end of that

@@ -13,6 +13,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
+#include "common/base/release.h"
 #include "common/config/rdzv_token.h"
 #include "common/log/log.h"
 #include "common/process/descriptor_limit.h"
@@ -182,7 +183,8 @@ int main(int argc, char** argv) {
     return fail(marked.error(), *options);
   config::forget_token_variable();
   if (options->help || options->version) {
-    std::fputs(options->help ? flags::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);
+    const std::string version = fmt::format("ddp-run {}\n", release());
+    std::fputs(options->help ? flags::help_text().c_str() : version.c_str(), stdout);
     return kExitSuccess;
   }
   if (!options->completion.empty()) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "launcher/rendezvous/job.h"
 
 namespace ddp::rendezvous {
@@ -110,6 +111,11 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
     welcome.notice = fmt::format(
         "--node-rank {} is taken by {}; this node gets another rank. Give each node its own",
         join.node_rank, holder);
+  } else if (!join.release.empty() && join.release != release()) {
+    welcome.notice = fmt::format(
+        "this node has ddp-run {} and the rendezvous has {}; they work together, but install the "
+        "same release on all nodes",
+        join.release, release());
   }
   node.address = join.address.empty() ? std::string(peer_address) : join.address;
   node.connection = from;

@@ -137,6 +137,7 @@ void JobReplica::receive(TimePoint now, const ReplicaMessage& message) {
   }
   if (message.announcement) return on_announcement(message);
   if (message.history) return on_history(message);
+  if (!message.raft) return;
   if (message.group != group_) {
     if (ended_groups_.contains(message.group)) return;
     // A leader adds this member to its group. A group that has begun a round is not left.

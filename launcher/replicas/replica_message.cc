@@ -50,8 +50,9 @@ Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
       message.history = History{.term = found->at("term").get<std::uint64_t>(),
                                 .text = found->at("text").get<std::string>()};
     }
+    // None is a message of a newer release, which says nothing to this one.
     const bool one =
-        message.raft.has_value() + message.announcement.has_value() + message.history.has_value() ==
+        message.raft.has_value() + message.announcement.has_value() + message.history.has_value() <=
         1;
     const bool has_port = message.at.port > 0 && message.at.port < 65'536;
     if (!one || !has_port || message.from == 0 || message.group == 0) {

@@ -97,6 +97,7 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
   Result<wire::AgentMessage> message = wire::decode_agent_message(payload);
   if (!message) {
     if (take_replica_frame(id, payload)) return;
+    if (message.error().code == Errc::kNotFound) return;  // Of a newer release.
     log::warning("closing agent {}: {}", agent.connection->remote_address(),
                  message.error().message);
     agent.connection->close_after_writes();

@@ -13,6 +13,7 @@
 
 #include "common/auth/crypto_library.h"
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "common/config/rdzv_token.h"
 
 namespace ddp::server {
@@ -234,7 +235,7 @@ DaemonCommand read_daemon_flags(int argc, char** argv, std::size_t descriptors) 
     return PrintText{text.str()};
   }
   if (texts.given.contains("version")) {
-    return PrintText{fmt::format("ddp-rendezvous {}\n", DDP_VERSION)};
+    return PrintText{fmt::format("ddp-rendezvous {}\n", release())};
   }
   return values_of(texts, descriptors);
 }

@@ -26,6 +26,7 @@ constexpr std::array<Words, kRefusalCount> kWords{{
     {"unknown_user",
      "it comes from this machine, but the system does not know from which user, because an address "
      "was translated on the way; --any-user lets it in"},
+    {"unknown_version", "it speaks an unknown version of the protocol"},
 }};
 
 const Words& words_of(RefusalReason why) { return kWords[static_cast<std::size_t>(why)]; }

@@ -23,8 +23,9 @@ enum class RefusalReason {
   kTlsUnknown,  // It uses TLS, but this daemon has none.
   kOtherUser,   // A process of another user of this machine.
   kNobodys,     // A process of this machine; nobody knows whose.
+  kVersion,     // It speaks a version of the protocol that this release does not know.
 };
-inline constexpr std::size_t kRefusalCount = 11;
+inline constexpr std::size_t kRefusalCount = 12;
 
 // Value of the label `reason` in /metrics.
 std::string_view label_of(RefusalReason why);

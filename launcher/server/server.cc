@@ -216,10 +216,20 @@ void Server::hand_over(std::uint64_t id, bool secure, std::string_view received)
     take_agent(id, stream, received.substr(start.size()));
   } else if (start == auth::kPreamble) {
     authenticate(id, stream, received);
+  } else if (start.size() == wire::kRendezvousPreamble.size() &&
+             start.starts_with(wire::kAnyPreamble)) {
+    refuse_version(stream, static_cast<unsigned char>(start.back()));
   } else if (!wire::kRendezvousPreamble.starts_with(start)) {
     forget(id);
-    stream->close();  // An unknown version of the protocol.
+    stream->close();
   }
+}
+
+// Each side knows only its own version, so each tells its own user.
+void Server::refuse_version(const std::shared_ptr<net::ByteStream>& stream, unsigned char version) {
+  refused_.note(RefusalReason::kVersion, stream->remote(), wire::unknown_version(version));
+  stream->send(wire::kRendezvousPreamble);
+  stream->close_after_writes();
 }
 
 // Takes an agent, or another client of ours, whose TLS begins with these bytes.

@@ -150,6 +150,7 @@ class Server {
   void forget(std::uint64_t id) { streams_.erase(id); }
   void begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                  std::string_view received);
+  void refuse_version(const std::shared_ptr<net::ByteStream>& stream, unsigned char version);
   void ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token);
   void authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                     std::string_view received);

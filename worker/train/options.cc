@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "worker/train/flag_descriptions.h"
 #include "worker/train/models/names.h"
 #include "worker/train/option_checks.h"
@@ -21,7 +22,7 @@ constexpr std::int64_t kManySamples = 10'000'000;
 constexpr const char* kModels[] = {
     "toy",   "toy-model-parallel", "gpt",      "mlp",
     "mnist", "resnet18",           "resnet50", "resnet50-model-parallel"};
-constexpr const char* kData[] = {"synthetic", "fake", "mnist", "text"};
+constexpr const char* kDataKinds[] = {"synthetic", "fake", "mnist", "text"};
 
 template <typename Choice>
 using Named = std::pair<const char*, Choice>;
@@ -47,7 +48,7 @@ void read_model_and_data(const OptionValues& values, Options& options) {
   values.read<std::int64_t>("width", options.gpt.width, 1, 100'000);
   values.read<std::int64_t>("context", options.gpt.context, 1, 100'000);
   values.read<std::int64_t>("sample-bytes", options.sample_bytes, 0, 1'000'000);
-  values.read_name("data", options.data, kData);
+  values.read_name("data", options.data, kDataKinds);
   values.read("data-dir", options.data_dir);
   values.read<std::int64_t>("train-samples", options.train_samples, 1, kManySamples);
   values.read<std::int64_t>("test-samples", options.test_samples, 0, kManySamples);
@@ -216,7 +217,8 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     return {{}, kExitUsage, fmt::format("ddp-train: {}; see --help", error.what())};
   }
   if (given.count("help") != 0) return {{}, kExitSuccess, help_text()};
-  if (given.count("version") != 0) return {{}, kExitSuccess, "ddp-train " DDP_VERSION "\n"};
+  if (given.count("version") != 0)
+    return {{}, kExitSuccess, fmt::format("ddp-train {}\n", release())};
   Options options;
   const OptionValues values(given);
   try {

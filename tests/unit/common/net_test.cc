@@ -304,6 +304,24 @@ TEST_F(NetTest, ConnectTakesACloseWithoutAnswerForAServerGoingDown) {
   EXPECT_EQ(result->error().code, Errc::kPeerLost);
 }
 
+// As a later release may answer.
+TEST_F(NetTest, AnotherVersionOfTheProtocolIsNamedWithARemedy) {
+  for (const bool has_token : {false, true}) {
+    std::optional<ConnectResult> result;
+    FrameConnection::connect(io_, "127.0.0.1", listener_->port(),
+                             {.token = Secret(has_token ? "a secret" : ""), .job_id = "job"}, 20s,
+                             [&](ConnectResult got) { result.emplace(std::move(got)); });
+    ASSERT_TRUE(run_until(io_, [&] { return !accepted_.empty(); }));
+    accepted_.back()->send(std::string(wire::kAnyPreamble) + "\x03");
+    ASSERT_TRUE(run_until(io_, [&] { return result.has_value(); }));
+    ASSERT_FALSE(*result);
+    EXPECT_NE(result->error().message.find("version 3"), std::string::npos)
+        << result->error().message;
+    EXPECT_NE(result->error().message.find("install the same release"), std::string::npos);
+    accepted_.clear();
+  }
+}
+
 TEST_F(NetTest, ConnectResolvesNamesAndNamesTheOneThatDoesNot) {
   std::optional<ConnectResult> result;
   FrameConnection::connect(io_, "localhost", listener_->port(), {}, 20s,

@@ -12,6 +12,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/process.h"
+#include "tests/support/raw_agent.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
 #include "tests/support/store_request.h"
@@ -270,6 +271,34 @@ TEST_F(ServerTls, ADaemonWithoutItSaysSo) {
   EXPECT_EQ(connection.error().code, std::errc::permission_denied);
   EXPECT_THAT(connection.error().message, HasSubstr("alert handshake failure"));
   EXPECT_EQ(refused(server, RefusalReason::kTlsUnknown), 1u);
+}
+
+// Its own message says so, too (NetTest.AnotherVersionOfTheProtocolIsNamedWithARemedy).
+TEST(ServerVersions, AnUnknownOneIsToldTheKnownOne) {
+  ServerThread server;
+  RawClient client(server.port());
+  client.send(std::string(wire::kAnyPreamble) + "\x07");
+  EXPECT_EQ(client.receive(wire::kRendezvousPreamble.size()), wire::kRendezvousPreamble);
+  EXPECT_TRUE(client.is_closed_by_peer());
+  EXPECT_EQ(refused(server, RefusalReason::kVersion), 1u);
+}
+
+// It goes on to serve the agent that has sent it.
+TEST(ServerVersions, AMessageOfANewerReleaseIsIgnored) {
+  ServerThread server;
+  test::RawAgent agent(server.port());
+  agent.send_frame(R"({"type":"dance","steps":3})");
+  wire::Join join;
+  join.job_id = "job";
+  join.node_id = "node";
+  join.release = "1000.0.0";
+  agent.send(join);
+  const auto welcome = agent.receive<wire::Welcome>();
+  ASSERT_TRUE(welcome);
+  EXPECT_THAT(welcome->notice, HasSubstr("1000.0.0"));
+  agent.send_frame(R"({"type":"dance","steps":4})");
+  agent.send(wire::Succeeded{0});
+  EXPECT_TRUE(agent.receive<wire::Finish>());
 }
 
 TEST_F(ServerTls, StoreClientsOfThisMachineAndPagesNeedNone) {
