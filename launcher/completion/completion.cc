@@ -26,6 +26,8 @@ FlagValues values_of(const flags::Flag& flag) {
   std::string_view rest = flag.placeholder;
   values.files = rest == "FILE";
   values.folders = rest == "DIR";
+  values.hosts = rest.starts_with("HOST[:");
+  values.devices = flag.name == "devices";
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find('|'));
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));

@@ -52,9 +52,20 @@ std::string action(const flags::Flag& flag) {
   const auto fill = [](std::string_view arguments) {
     return fmt::format("mapfile -t COMPREPLY < <(compgen {} -- \"$cur\")", arguments);
   };
+  // The last one of several.
+  const auto fill_last = [](std::string_view arguments) {
+    return fmt::format(
+        "mapfile -t COMPREPLY < <(compgen -P \"${{cur%\"${{cur##*,}}\"}}\" {} -- \"${{cur##*,}}\")",
+        arguments);
+  };
   constexpr std::string_view kNames = "compopt -o filenames 2>/dev/null; ";
   if (values.files) return std::string(kNames) + fill("-f");
   if (values.folders) return std::string(kNames) + fill("-d");
+  if (values.hosts) return fill_last("-A hostname");
+  if (values.devices) {
+    return "local nodes=(/dev/nvidia[0-9]*); " +
+           fill_last("-W \"$(printf '%s\\n' \"${nodes[@]##*/nvidia}\" | grep '^[0-9]*$')\"");
+  }
   return values.words.empty() ? "" : fill(fmt::format("-W '{}'", values.joined(' ')));
 }
 

@@ -48,6 +48,11 @@ std::string arguments(const flags::Flag& flag) {
   const FlagValues values = values_of(flag);
   if (values.files) return " -r -F";
   if (values.folders) return " -x -a '(__fish_complete_directories)'";
+  if (values.hosts) return " -x -a '(__fish_complete_list , __fish_print_hostnames)'";
+  if (values.devices) {
+    return " -x -a '(__fish_complete_list , \"string match -rg \\\\^nvidia\\(\\\\d+\\)\\$ (command "
+           "ls /dev)\")'";
+  }
   return values.words.empty() ? " -x" : fmt::format(" -x -a '{}'", values.joined(' '));
 }
 

@@ -12,6 +12,8 @@ namespace ddp::completion {
 struct FlagValues {
   bool files = false;
   bool folders = false;
+  bool hosts = false;    // Names of machines; several are separated by commas.
+  bool devices = false;  // CUDA devices of this machine, by number; likewise.
   std::vector<std::string> words{};
 
   std::string joined(char separator) const;

@@ -56,6 +56,8 @@ std::string action(const flags::Flag& flag) {
   const FlagValues values = values_of(flag);
   if (values.files) return "_files";
   if (values.folders) return "_files -/";
+  if (values.hosts) return "_sequence _hosts";
+  if (values.devices) return "{_sequence compadd - ${$(print -r -- /dev/nvidia<->(N\\:t))#nvidia}}";
   return values.words.empty() ? " " : fmt::format("({})", values.joined(' '));
 }
 

@@ -30,6 +30,9 @@ CASES = {
     "short": ("ddp-run -r ", ["0", "1", "2", "3"], ["--nnodes"]),
     "files": ("ddp-run --hostfile jo", ["job.json"], []),
     "folders": ("ddp-run --log-dir lo", ["logs"], ["lonely"]),
+    "hosts": ("ddp-run --hosts nodes", ["nodeseven"], ["--nnodes"]),
+    "endpoint": ("ddp-run --rdzv-endpoint nodes", ["nodeseven"], ["--nnodes"]),
+    "second host": ("ddp-run --hosts node0,nodes", ["node0,nodeseven"], []),
     "after": ("ddp-run --nnodes 2 --virt", ["--virtual-local-rank"], []),
     "program": ("ddp-run --standalone tra", ["train.py"], []),
     "underscored": ("ddp-run --rdzv_backend ", ["c10d", "static"], []),
@@ -80,6 +83,9 @@ class Completions(unittest.TestCase):
         for name in ("train.py", "job.json", "lonely"):
             (cls.folder / name).touch()
         (cls.folder / "logs").mkdir()
+        (cls.folder / ".ssh").mkdir()
+        (cls.folder / ".ssh" / "known_hosts").write_text("nodeseven ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA\n")
+        (cls.folder / "hosts").write_text("10.0.0.7 nodeseven\n")  # bash looks there: $HOSTFILE.
         for shell in ("bash", "zsh", "tcsh", "fish"):
             script = subprocess.run([BIN / "ddp-run", "--print-completion", shell], check=True, capture_output=True).stdout
             (cls.folder / f"script.{shell}").write_bytes(script)
@@ -99,7 +105,7 @@ class Completions(unittest.TestCase):
     def check_terminal(self, shell, command, setup, tab, without=()):
         if shutil.which(shell) is None:
             self.skipTest(f"{shell} is not installed")
-        environment = {"TERM": "vt100", "HOME": str(self.folder), "PS1": "", "LC_ALL": "C.UTF-8", "LINES": "400", "COLUMNS": "200"}
+        environment = {"TERM": "vt100", "HOME": str(self.folder), "HOSTFILE": str(self.folder / "hosts"), "PS1": "", "LC_ALL": "C.UTF-8", "LINES": "400", "COLUMNS": "200"}
         for case in CASES:
             if case in without:
                 continue
@@ -138,10 +144,10 @@ class Completions(unittest.TestCase):
                             "fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -u -D; LISTMAX=0; "
                             "setopt interactivecomments nolistambiguous\n", "\t")
 
-    # tcsh has no idea where the program begins.
+    # tcsh has no idea where the program begins, and knows no hosts.
     def test_tcsh(self):
         self.check_terminal("tcsh", ["tcsh", "-f"], "set edit; set autolist; set listmax=0; set prompt=''; source script.tcsh\n", "\t\x04",
-                            without=("argument",))
+                            without=("argument", "hosts", "endpoint", "second host"))
 
     # fish says what it would offer.
     def test_fish(self):
