@@ -321,12 +321,12 @@ void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at,
                   .gone_since = {}};
   const auto known = places_.find(peer);
   if (known != places_.end() && known->second == at) {
-    announce(at);  // It may belong to a group that has begun no round.
+    announce(at, true);  // It may belong to a group that has begun no round.
   } else {
     // It is told when the group knows it. If this coordinator is lost before, it goes on asking at
     // the endpoint; nobody else could tell it where the next one is.
     tell_group(wire::dump_json({{"place", {{"id", peer}, {"host", at.host}, {"port", at.port}}}}),
-               [this, at] { announce(at); });
+               [this, at] { announce(at, true); });
   }
   mend_voters();
 }

@@ -140,7 +140,7 @@ class JobReplica {
   void ask_now_or_later(std::function<bool()> ask);
   bool is_recent(TimePoint asked) const;
   void act_in_office(TimePoint asked, const std::function<void()>& act);
-  void announce(const HostPort& to);
+  void announce(const HostPort& to, bool has_your_agent = false);
   void announce_to_others();
   void mend_voters();
   void change_voters(TimePoint asked);

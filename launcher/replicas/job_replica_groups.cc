@@ -26,8 +26,10 @@ void JobReplica::leave_group_for(MemberId group) {
   if (held) events_.lost();
 }
 
-void JobReplica::announce(const HostPort& to) {
-  send(to, {.announcement = Announcement{.term = office_term_, .next_round = record_.next_round}});
+void JobReplica::announce(const HostPort& to, bool has_your_agent) {
+  send(to, {.announcement = Announcement{.term = office_term_,
+                                         .next_round = record_.next_round,
+                                         .has_your_agent = has_your_agent}});
 }
 
 // To those that may look for the coordinator, and to a ddp-run that was started where the first one
@@ -38,7 +40,7 @@ void JobReplica::announce_to_others() {
   for (const auto& [id, place] : places_) {
     const auto peer = peers_.find(id);
     const bool is_here = peer != peers_.end() && peer->second.is_here;
-    if (id != own_ && (to_all || !is_here || first_store_)) announce(place);
+    if (id != own_ && (to_all || !is_here || first_store_)) announce(place, is_here);
   }
   if (options_.endpoint.port != 0 && options_.endpoint != at_) announce(options_.endpoint);
 }
@@ -68,6 +70,11 @@ void JobReplica::heed(const ReplicaMessage& message) {
   const Announcement& announcement = *message.announcement;
   if (message.group == group_) {
     if (office_ != Office::kNone || announcement.term < announced_term_) return;
+  } else if (announcement.has_your_agent && announcement.next_round > 0) {
+    // A ddp-run goes where its agent is. Else the group that the node has left could go on with an
+    // old state, by this member's vote.
+    ended_groups_.insert(group_);
+    leave_group_for(message.group);
   } else {
     if (record_.next_round > 0 || ended_groups_.contains(message.group)) return;
     if (group_ != 0 && announcement.next_round == 0) return meet_rival(message);

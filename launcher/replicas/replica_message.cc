@@ -21,7 +21,8 @@ std::string encode(const ReplicaMessage& message) {
   if (message.announcement) {
     out["announcement"] = {{"term", message.announcement->term},
                            {"next_round", message.announcement->next_round},
-                           {"coordinates", message.announcement->coordinates}};
+                           {"coordinates", message.announcement->coordinates},
+                           {"has_your_agent", message.announcement->has_your_agent}};
   }
   if (message.history) {
     out["history"] = {{"term", message.history->term}, {"text", message.history->text}};
@@ -44,7 +45,8 @@ Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
     if (const auto found = in.find("announcement"); found != in.end()) {
       message.announcement = Announcement{.term = found->at("term").get<std::uint64_t>(),
                                           .next_round = found->at("next_round").get<Round>(),
-                                          .coordinates = found->value("coordinates", true)};
+                                          .coordinates = found->value("coordinates", true),
+                                          .has_your_agent = found->value("has_your_agent", false)};
     }
     if (const auto found = in.find("history"); found != in.end()) {
       message.history = History{.term = found->at("term").get<std::uint64_t>(),

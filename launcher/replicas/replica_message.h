@@ -17,6 +17,7 @@ struct Announcement {
   std::uint64_t term = 0;  // Later coordinators of a group have larger ones.
   Round next_round = 0;    // The first number that no round has used.
   bool coordinates = true;
+  bool has_your_agent = false;  // The receiver's node takes part there.
 
   friend bool operator==(const Announcement&, const Announcement&) = default;
 };

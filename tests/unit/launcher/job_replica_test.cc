@@ -280,6 +280,23 @@ TEST(Rivals, AGroupThatHasGivenWayStoresNothing) {
   EXPECT_FALSE(office.coordinator().leads());
 }
 
+// Its agent has gone to a second job, which others have begun while it was cut off.
+TEST(Members, GoWhereTheirAgentsAre) {
+  Office office;
+  office.coordinator().store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.pass(Duration(20));
+  office.vanish(1);
+  office.found(4);
+  office.of(4).store(record_of(1), [] {});
+  for (int i = 0; i < 10; ++i) office.turn(Duration(20));
+  office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2},
+                         {.was_joined = true, .last_round = 0});
+  for (int i = 0; i < 200; ++i) office.pass(Duration(20));
+  EXPECT_TRUE(office.of(4).leads());
+  EXPECT_FALSE(office.of(2).leads() || office.of(3).leads());
+  EXPECT_EQ(office.told_of(2), 4u);
+}
+
 // One that was stopped, say. It may know of a group that has begun the job.
 TEST(Founders, WaitForTheAnswersOfThoseThatWereJoinedToAnotherCoordinator) {
   Office office;
