@@ -24,6 +24,7 @@ class FlagReader {
   // Null if it was not given.
   const GivenFlag* find(std::string_view name) const { return line_.find(name); }
   bool has(std::string_view name) const { return find(name) != nullptr; }
+  bool names_an_endpoint() const { return has("rdzv-endpoint") || has("master-addr"); }
 
   // The flag's value as `parse` reads it. Nothing if the flag was not given, or if its value is
   // wrong, which is recorded as the error. `parse` is Result<T>(const std::string&); its error
@@ -64,6 +65,7 @@ class FlagReader {
 // may use what earlier ones have read.
 void read_size_flags(FlagReader& reader, Options& options);
 void read_host_flags(FlagReader& reader, Options& options);
+void read_scheduler_flags(FlagReader& reader, Options& options);
 void read_slurm_flags(FlagReader& reader, Options& options);
 void read_rendezvous_flags(FlagReader& reader, Options& options);
 void read_access_flags(FlagReader& reader, Options& options);

@@ -24,8 +24,11 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   options.spec.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
   read_host_flags(reader, options);
-  // Hosts from --hosts are not the nodes of a SLURM step.
-  if (options.host_list.empty()) read_slurm_flags(reader, options);
+  // Hosts from --hosts are not the nodes that a scheduler has started ddp-run on.
+  if (options.host_list.empty()) {
+    read_scheduler_flags(reader, options);
+    read_slurm_flags(reader, options);
+  }
   read_rendezvous_flags(reader, options);
   read_access_flags(reader, options);
   read_limit_flags(reader, options);

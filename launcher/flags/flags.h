@@ -15,6 +15,7 @@
 #include "launcher/flags/etcd_settings.h"
 #include "launcher/hosts/syntax/host_list.h"
 #include "launcher/hosts/syntax/launch_agent.h"
+#include "launcher/schedulers/placement.h"
 #include "launcher/slurm/step/step.h"
 
 namespace ddp::flags {
@@ -60,10 +61,12 @@ struct Options {
   std::string meeting_file;          // store_type=file: the file of --rdzv-endpoint. Empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
-  bool node_rank_is_slurms = false;  // The rank is the node's number in the SLURM step, not a flag.
-  std::string rdzv_token_file;       // Wins over rdzv_token. Empty: none.
-  Secret rdzv_token{};               // DDP_RDZV_TOKEN.
-  config::TlsFiles tls{};            // All three or none.
+  // The rank is the node's number in the SLURM step, in the scheduler's job or in --hosts, not a
+  // flag. So the node at the endpoint may have any rank.
+  bool node_rank_is_schedulers = false;
+  std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
+  Secret rdzv_token{};          // DDP_RDZV_TOKEN.
+  config::TlsFiles tls{};       // All three or none.
 
   bool is_check = false;      // The program is ddp-run itself, which checks the nodes.
   bool health_check = false;  // Look for what breaks jobs before this node joins.
@@ -81,6 +84,10 @@ struct Options {
   std::vector<std::string> arguments;
   std::string python = "python3";
   std::string search_path = "/bin:/usr/bin";  // PATH, for programs without a slash.
+
+  // Set if a scheduler other than SLURM has started this ddp-run as one of several nodes. Then what
+  // no flag sets follows from it.
+  std::optional<schedulers::Placement> placement;
 
   // Set if this process is a task of srun. Then nodes, workers and the rendezvous follow from the
   // step where no flag sets them.

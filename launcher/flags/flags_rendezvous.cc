@@ -203,7 +203,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
 // Decides what becomes of a rank from a flag, as torchrun does: --standalone ignores it, and a
 // backend that chooses ranks takes it as a preference.
 void settle_node_rank(FlagReader& reader, Options& options) {
-  if (options.spec.node_rank < 0 || options.node_rank_is_slurms) return;
+  if (options.spec.node_rank < 0 || options.node_rank_is_schedulers) return;
   if (options.standalone) {
     options.spec.node_rank = -1;
     return;
@@ -245,11 +245,11 @@ void check_etcd(FlagReader& reader, const Options& options) {
 void check_nodes(FlagReader& reader, const Options& options) {
   if (options.spec.rules.max_nodes > 1 && options.host_list.empty()) {
     const GivenFlag* given = reader.find("nnodes");
-    const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
+    const std::string shown = given != nullptr ? given->shown : "the scheduler's nodes";
     if (options.standalone) {
       reader.wrong(shown, "contradicts --standalone, which is one node; leave one of them out");
     } else if (!options.endpoint && options.step_ports.empty() && options.meeting_file.empty() &&
-               !reader.error()) {
+               !options.placement && !reader.error()) {
       reader.wrong(
           shown,
           "--rdzv-endpoint is missing; all nodes name the same one, for example --rdzv-endpoint "

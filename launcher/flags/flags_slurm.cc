@@ -7,14 +7,10 @@
 namespace ddp::flags {
 namespace {
 
-bool names_an_endpoint(const FlagReader& reader) {
-  return reader.has("rdzv-endpoint") || reader.has("master-addr");
-}
-
 // Whether the job has more nodes than this step. Some scripts start one srun for each node. Then no
 // step knows the others, and flags give the node's rank and the endpoint.
 bool is_part_of_job(const FlagReader& reader, const Options& options, const slurm::Step& step) {
-  if (!names_an_endpoint(reader) || !reader.has("nnodes")) return false;
+  if (!reader.names_an_endpoint() || !reader.has("nnodes")) return false;
   // A step of several nodes may be a whole job that can grow, so there only MIN counts.
   const int nodes =
       step.num_nodes() == 1 ? options.spec.rules.max_nodes : options.spec.rules.min_nodes;
@@ -36,7 +32,7 @@ void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {
       reader.has("node-rank"))
     return;
   options.spec.node_rank = step.node_rank;
-  options.node_rank_is_slurms = true;
+  options.node_rank_is_schedulers = true;
 }
 
 void take_workers(FlagReader& reader, Options& options, const slurm::Step& step) {
@@ -71,7 +67,7 @@ void take_rendezvous(FlagReader& reader, Options& options, const slurm::Step& st
   options.job_id = options.step_is_part ? step.shared_run_id() : step.run_id();
   const GivenFlag* backend = reader.find("rdzv-backend");
   const bool etcd = backend != nullptr && backend->value.starts_with("etcd");
-  if (names_an_endpoint(reader) || etcd || step.num_nodes() == 1) return;
+  if (reader.names_an_endpoint() || etcd || step.num_nodes() == 1) return;
   options.step_ports = slurm::rendezvous_ports(step);
   if (const auto port = reader.value<int>(
           "master-port", [](const std::string& text) { return parse_integer(text, 1, 65'535); })) {
@@ -86,10 +82,10 @@ void read_slurm_flags(FlagReader& reader, Options& options) {
   reader.take(
       "requeue-before", [](const std::string& text) { return parse_seconds(text, true); },
       options.requeue_before_ms);
-  if (options.standalone) return;
+  if (options.standalone || options.placement) return;
   auto step = slurm::read_step([&reader](const char* name) { return reader.environment(name); });
   if (!step) {
-    if (!names_an_endpoint(reader))
+    if (!reader.names_an_endpoint())
       reader.fail(exit_error(kExitInvalidValue, "{}", step.error().message));
     return;
   }

@@ -133,7 +133,7 @@ void take_place(const NodeOrder& order, const NodePlace& place, flags::Options& 
   options.spec.node_rank_is_wish = false;
   if (order.joins_ours) options.is_host = false;
   // If the endpoint is on one of the hosts, that host runs the rendezvous, whatever its rank.
-  options.node_rank_is_slurms = true;
+  options.node_rank_is_schedulers = true;
 }
 
 std::string address_for_hosts(const flags::Options& options, const machine::Machine& machine) {

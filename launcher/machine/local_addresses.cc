@@ -85,6 +85,17 @@ bool is_own_name(const std::string& host) {
 
 }  // namespace
 
+std::string full_name() {
+  const std::string name = ddp::host_name();
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_CANONNAME;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return name;
+  const std::unique_ptr<addrinfo, FreeAddrInfo> owner(list);
+  return list->ai_canonname == nullptr ? name : list->ai_canonname;
+}
+
 HostPlace locate_host(const std::string& host) {
   if (host == "localhost") return HostPlace{true, true, "127.0.0.1"};
   const std::vector<std::string> numeric = resolve(host, AI_NUMERICHOST);

@@ -13,7 +13,8 @@ Machine Machine::this_one(const GetEnvironment& environment) {
                  },
                  machine::locate_host,
                  [environment] { return machine::cuda_device_names(environment); },
-                 machine::source_address};
+                 machine::source_address,
+                 machine::full_name};
 }
 
 }  // namespace ddp::machine

@@ -39,6 +39,10 @@ HostPlace locate_host(const std::string& host);
 // the name service.
 std::string source_address(const std::string& host);
 
+// This machine's name with its domain, as `hostname -f` says it: in a pod, that of /etc/hosts. Only
+// the host name if there is none. May ask the name service.
+std::string full_name();
+
 // The facts as functions, so that tests can replace them. Each is called only if it is needed.
 struct Machine {
   std::string host_name;
@@ -47,6 +51,7 @@ struct Machine {
   std::function<HostPlace(const std::string& host)> locate_host;
   std::function<std::vector<std::string>()> cuda_device_names = {};
   std::function<std::string(const std::string& host)> source_address = {};
+  std::function<std::string()> full_name = {};
 
   static Machine this_one(const GetEnvironment& environment);
 };

@@ -58,7 +58,8 @@ std::string describe_job(const plan::JobPlan& plan) {
                            ? std::to_string(spec.rules.min_nodes)
                            : fmt::format("{} to {}", spec.rules.min_nodes, spec.rules.max_nodes)) +
          fact("rendezvous", describe_rendezvous(plan)) +
-         fact("restarts", fmt::format("up to {}", spec.rules.max_restarts));
+         fact("restarts", fmt::format("up to {}", spec.rules.max_restarts)) +
+         (plan.scheduler.empty() ? "" : fact("started by", plan.scheduler));
 }
 
 int describe_workers(config::JobSpec spec) {

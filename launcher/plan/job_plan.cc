@@ -10,6 +10,7 @@
 #include "launcher/plan/log_folder.h"
 #include "launcher/plan/node_plan.h"
 #include "launcher/plan/program.h"
+#include "launcher/plan/scheduled_endpoint.h"
 
 namespace ddp::plan {
 namespace {
@@ -75,9 +76,9 @@ Result<void> plan_endpoint(const flags::Options& options, const machine::Machine
   }
   const machine::HostPlace place = machine.locate_host(options.endpoint->host);
   const bool is_master =
-      options.endpoint_is_master && options.spec.node_rank == 0 && !options.node_rank_is_slurms;
-  const bool may_host =
-      options.spec.node_rank <= 0 || options.node_rank_is_slurms || options.spec.node_rank_is_wish;
+      options.endpoint_is_master && options.spec.node_rank == 0 && !options.node_rank_is_schedulers;
+  const bool may_host = options.spec.node_rank <= 0 || options.node_rank_is_schedulers ||
+                        options.spec.node_rank_is_wish;
   plan.host = options.is_host.value_or(is_master || (place.local && may_host));
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
@@ -101,6 +102,14 @@ Result<void> plan_endpoint(const flags::Options& options, const machine::Machine
   return {};
 }
 
+// Who has started this node and how that is known.
+std::string scheduler_of(const flags::Options& options) {
+  if (options.step)
+    return fmt::format("SLURM (step {}.{})", options.step->job_id, options.step->step_id);
+  if (!options.placement) return {};
+  return fmt::format("{} ({})", options.placement->scheduler, options.placement->source);
+}
+
 }  // namespace
 
 bool is_follower(const flags::Options& options) {
@@ -122,7 +131,10 @@ std::string what_its_loss_means(const JobPlan& plan) {
       plan.spec.host);
 }
 
-Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& machine) {
+Result<JobPlan> plan_job(const flags::Options& given, const machine::Machine& machine) {
+  const auto completed = with_scheduled_endpoint(given, machine);
+  if (!completed) return completed.error();
+  const flags::Options& options = *completed;
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
   spec = options.spec;
@@ -133,6 +145,7 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   spec.host = options.step
                   ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
                   : machine.host_name;
+  plan.scheduler = scheduler_of(options);
   plan.step = options.step;
   plan.step_is_part = options.step_is_part;
   if (options.step && !options.step_is_part) spec.expected_hosts = options.step->hosts;

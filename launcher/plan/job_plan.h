@@ -38,6 +38,7 @@ struct JobPlan {
   // spec's token, sealed, as the rendezvous shows it to the other nodes of a SLURM step. Empty if
   // they have the token by other means.
   std::string sealed_token;
+  std::string scheduler{};  // Who has started this node, for people. Empty: not known.
   // Set if this process is a task of srun.
   std::optional<slurm::Step> step;
   bool step_is_part = false;  // Other nodes of the job are in steps of their own.

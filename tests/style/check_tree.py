@@ -9,7 +9,7 @@ from pathlib import Path
 LEVELS = {
     "common/base": 0, "common/wait": 1, "common/process": 2, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
     "launcher/page": 1, "launcher/rendezvous": 3, "launcher/replicas": 4, "launcher/etcd": 4, "launcher/server": 4, "launcher/ddp_rendezvous": 5,
-    "launcher/machine": 3, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 4, "launcher/completion": 5, "launcher/plan": 5, "launcher/check/verdict": 1, "launcher/check": 6,
+    "launcher/machine": 3, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/schedulers": 2, "launcher/flags": 4, "launcher/completion": 5, "launcher/plan": 5, "launcher/check/verdict": 1, "launcher/check": 6,
     "launcher/hosting": 6, "launcher/node": 7, "launcher/slurm": 8, "launcher/hosts": 8, "launcher/status": 7, "launcher/trace": 8, "launcher/ddp_run": 9,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1, "worker/tensorboard": 3,

@@ -109,7 +109,7 @@ TEST(JobPlan, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
   EXPECT_FALSE(plan_job(forbidden, here)->host);
   EXPECT_EQ(plan_job(forbidden, here)->spec.coordinator_host, "service");
   flags::Options by_slurm = options;
-  by_slurm.node_rank_is_slurms = true;
+  by_slurm.node_rank_is_schedulers = true;
   EXPECT_FALSE(plan_job(by_slurm, here)->host);
   for (const int other_rank : {-1, 1}) {
     options.spec.node_rank = other_rank;

@@ -34,7 +34,7 @@ TEST(SlurmFlags, AStepSaysAllThatIsNeeded) {
   EXPECT_EQ(options.spec.rules.min_nodes, 3);
   EXPECT_EQ(options.spec.rules.max_nodes, 3);
   EXPECT_EQ(options.spec.node_rank, 1);
-  EXPECT_TRUE(options.node_rank_is_slurms);
+  EXPECT_TRUE(options.node_rank_is_schedulers);
   EXPECT_EQ(options.job_id, "17.0.0");
   EXPECT_FALSE(options.endpoint);
   EXPECT_EQ(options.step_ports.size(), 16U);
@@ -53,7 +53,7 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
   EXPECT_EQ(options.nproc.number, 4);
   EXPECT_EQ(options.job_id, "mine");
   EXPECT_EQ(options.spec.node_rank, 0);
-  EXPECT_FALSE(options.node_rank_is_slurms);
+  EXPECT_FALSE(options.node_rank_is_schedulers);
   ASSERT_TRUE(options.endpoint);
   EXPECT_EQ(options.endpoint->host, "head");
   EXPECT_TRUE(options.step_ports.empty());
@@ -86,7 +86,7 @@ TEST(SlurmFlags, ANodeOfItsOwnStepIsTheOneThatItsFlagsSay) {
     EXPECT_TRUE(options.step_is_part);
     EXPECT_EQ(options.spec.rules.min_nodes, 2);
     EXPECT_EQ(options.spec.node_rank, rank);
-    EXPECT_FALSE(options.node_rank_is_slurms);
+    EXPECT_FALSE(options.node_rank_is_schedulers);
     EXPECT_EQ(options.job_id, "17.2");  // The step's number is no part of it.
     EXPECT_TRUE(options.step_ports.empty());
     EXPECT_TRUE(options.requeue);

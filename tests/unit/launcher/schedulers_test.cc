@@ -1,0 +1,170 @@
+// What ddp-run reads of schedulers other than SLURM, and what it makes of it.
+#include <string>
+
+#include "launcher/plan/job_plan.h"
+#include "launcher/schedulers/kubernetes.h"
+#include "tests/unit/launcher/ddp_run_lines.h"
+
+namespace ddp::flags {
+namespace {
+
+using testing::HasSubstr;
+
+// As in the messages of ddp-run.
+std::string refusal(const Arguments& arguments, const Environment& environment) {
+  const auto options = parse(arguments, environment);
+  EXPECT_FALSE(options);
+  if (options) return "";
+  EXPECT_EQ(exit_code_of(options.error()), kExitInvalidValue);
+  return options.error().message;
+}
+
+machine::Machine machine_named(const std::string& name, const std::string& full_name,
+                               int gpus = 0) {
+  machine::Machine machine{name, [] { return 6; }, [gpus](std::string_view) { return gpus; },
+                           [name](const std::string& host) {
+                             const bool local = host.substr(0, host.find('.')) == name;
+                             return machine::HostPlace{local || host == "127.0.0.1",
+                                                       host == "127.0.0.1",
+                                                       local ? "10.0.0.7" : host};
+                           }};
+  machine.full_name = [full_name] { return full_name; };
+  return machine;
+}
+
+// Pod 2 of an Indexed Job whose manifest says how many there are.
+Environment pod(const std::string& index = "2") {
+  return {{"JOB_COMPLETION_INDEX", index}, {"PET_NNODES", "4"}};
+}
+
+TEST(Kubernetes, TheIndexIsTheRankAndTheFirstPodHosts) {
+  const Options options = options_of({"train"}, pod());
+  ASSERT_TRUE(options.placement);
+  EXPECT_EQ(options.spec.rules.min_nodes, 4);
+  EXPECT_EQ(options.spec.rules.max_nodes, 4);
+  EXPECT_EQ(options.spec.node_rank, 2);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kDevices);
+  const auto third =
+      plan::plan_job(options, machine_named("train-2", "train-2.svc.ns.svc.cluster.local", 8));
+  ASSERT_TRUE(third);
+  EXPECT_FALSE(third->host);
+  EXPECT_EQ(third->spec.coordinator_host, "train-0.svc.ns.svc.cluster.local");
+  EXPECT_EQ(third->spec.coordinator_port, 29400);
+  EXPECT_EQ(third->spec.job_id, "train");
+  EXPECT_EQ(third->spec.nproc, 8);
+  EXPECT_EQ(third->scheduler, "Kubernetes (JOB_COMPLETION_INDEX=2)");
+  const auto first = plan::plan_job(options_of({"--master-port", "4711", "train"}, pod("0")),
+                                    machine_named("train-0", "train-0.svc.ns.svc.cluster.local"));
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(first->host);
+  EXPECT_EQ(first->spec.coordinator_host, "10.0.0.7");
+  EXPECT_EQ(first->spec.coordinator_port, 4711);
+}
+
+TEST(Kubernetes, FlagsWinOverVariablesAndBothOverTheIndex) {
+  const Environment kubeflow{{"JOB_COMPLETION_INDEX", "2"}, {"PET_NNODES", "3"},
+                             {"PET_NODE_RANK", "1"},        {"PET_MASTER_ADDR", "train-master-0"},
+                             {"PET_MASTER_PORT", "23456"},  {"PET_NPROC_PER_NODE", "2"}};
+  const Options options = options_of({"--nproc-per-node", "5", "train"}, kubeflow);
+  EXPECT_EQ(options.spec.node_rank, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 3);
+  EXPECT_EQ(options.nproc.number, 5);
+  ASSERT_TRUE(options.endpoint);
+  EXPECT_EQ(options.endpoint->host, "train-master-0");
+  EXPECT_EQ(options.endpoint->port, 23456);
+  const Options by_flags = options_of(
+      {"--node-rank", "0", "--rdzv-endpoint", "head:1", "--rdzv-id", "mine", "train"}, kubeflow);
+  EXPECT_EQ(by_flags.spec.node_rank, 0);
+  EXPECT_EQ(by_flags.endpoint->host, "head");
+  EXPECT_EQ(by_flags.job_id, "mine");
+}
+
+TEST(Kubernetes, WithAnEndpointTheNumberOfWorkersIsTorchruns) {
+  const Options options = options_of({"--rdzv-endpoint", "train-0.svc:29400", "train"}, pod());
+  EXPECT_EQ(options.spec.node_rank, 2);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
+  EXPECT_EQ(options.nproc.number, 1);
+  const Options alone =
+      options_of({"--rdzv-endpoint", "localhost:0", "train"}, {{"JOB_COMPLETION_INDEX", "2"}});
+  EXPECT_FALSE(alone.placement);
+  EXPECT_EQ(alone.spec.rules.max_nodes, 1);
+}
+
+TEST(Kubernetes, APodMayBeAJobOfItsOwn) {
+  const Options one = options_of({"--nnodes", "1", "train"}, {{"JOB_COMPLETION_INDEX", "2"}});
+  EXPECT_FALSE(one.placement);
+  EXPECT_EQ(one.spec.rules.max_nodes, 1);
+  const Options alone = options_of({"--standalone", "train"}, {{"JOB_COMPLETION_INDEX", "2"}});
+  EXPECT_FALSE(alone.placement);
+}
+
+TEST(Kubernetes, SparePodsHaveNoRank) {
+  const auto spare = options_of({"--nnodes", "1:2", "train"}, pod("3"));
+  ASSERT_TRUE(spare.placement);
+  EXPECT_EQ(spare.spec.node_rank, -1);
+  const auto plan = plan::plan_job(spare, machine_named("train-3", "train-3.svc.ns"));
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->host);
+}
+
+TEST(Kubernetes, WhatIsMissingIsNamedWithTheRemedy) {
+  EXPECT_EQ(refusal({"train"}, {{"JOB_COMPLETION_INDEX", "2"}}),
+            "JOB_COMPLETION_INDEX=2: Kubernetes does not say how many nodes the job has; give the "
+            "container the variable PET_NNODES with the Job's number of completions, or 1 if each "
+            "pod is a job of its own (or --nnodes)");
+  EXPECT_EQ(refusal({"train"}, pod("two")),
+            "JOB_COMPLETION_INDEX=two: not a number from 0 to 999999");
+  const auto no_domain =
+      plan::plan_job(options_of({"train"}, pod()), machine_named("train-2", "train-2"));
+  ASSERT_FALSE(no_domain);
+  EXPECT_EQ(exit_code_of(no_domain.error()), kExitInvalidValue);
+  EXPECT_THAT(no_domain.error().message,
+              HasSubstr("JOB_COMPLETION_INDEX=2: this pod's full name is train-2, and other pods"));
+  EXPECT_THAT(no_domain.error().message, HasSubstr("headless Service"));
+}
+
+TEST(Kubernetes, TheFirstPodsNameFollowsFromTheOwnOne) {
+  // A JobSet's pod: JOBSET-REPLICATEDJOB-JOB-POD.SUBDOMAIN.
+  const auto in_job_set = schedulers::first_pod("run7-workers-0-12.run7.ns.svc.cluster.local", 12);
+  ASSERT_TRUE(in_job_set);
+  EXPECT_EQ(in_job_set->host, "run7-workers-0-0.run7.ns.svc.cluster.local");
+  EXPECT_EQ(in_job_set->job, "run7-workers-0");
+  for (const char* name : {"web.svc.ns", "train-12.svc", "-2.svc", "train2.svc"}) {
+    const auto wrong = schedulers::first_pod(name, 2);
+    ASSERT_FALSE(wrong) << name;
+    EXPECT_THAT(wrong.error().message, HasSubstr("not JOB-2"));
+  }
+}
+
+TEST(Kubernetes, AWorkerOfAnotherDdpRunIsInNoJob) {
+  Environment worker = pod();
+  worker["DDP_NODE_ID"] = "x";
+  worker["PET_NNODES"] = "1";
+  EXPECT_FALSE(options_of({"train"}, worker).placement);
+  Environment step = {{"JOB_COMPLETION_INDEX", "2"}, {"SLURM_STEP_ID", "4294967291"}};
+  EXPECT_FALSE(options_of({"train"}, step).placement);
+}
+
+TEST(Schedulers, MasterAddrSaysWhereTheNodesMeet) {
+  Environment named = pod("0");
+  named["MASTER_ADDR"] = "head.example";
+  const Options options = options_of({"train"}, named);
+  ASSERT_TRUE(options.endpoint);
+  EXPECT_EQ(options.endpoint->host, "head.example");
+  EXPECT_EQ(options.endpoint->port, 29400);
+  EXPECT_EQ(options.endpoint_flag, "MASTER_ADDR=head.example");
+  // It leads to node 0, whatever that is called there.
+  const auto plan = plan::plan_job(options, machine_named("n1", "n1"));
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->host);
+  named["MASTER_PORT"] = "4711";
+  EXPECT_EQ(options_of({"train"}, named).endpoint->port, 4711);
+  EXPECT_EQ(options_of({"--rdzv-endpoint", "other:1", "train"}, named).endpoint->host, "other");
+  named["MASTER_PORT"] = "0";
+  EXPECT_THAT(refusal({"train"}, named), HasSubstr("MASTER_PORT=0: not a whole number"));
+  named["MASTER_ADDR"] = "a b";
+  EXPECT_THAT(refusal({"train"}, named), HasSubstr("MASTER_ADDR=a b: "));
+}
+
+}  // namespace
+}  // namespace ddp::flags
