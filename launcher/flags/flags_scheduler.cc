@@ -66,15 +66,25 @@ bool take_master(FlagReader& reader, Options& options) {
   return true;
 }
 
+// One worker for each device, as under SLURM. With an endpoint, the line is torchrun's.
+void take_workers(FlagReader& reader, Options& options) {
+  if (reader.names_an_endpoint() || reader.has("nproc-per-node") || reader.has("devices")) return;
+  const Placement& placement = *options.placement;
+  options.nproc = {ProcessCount::Kind::kDevices, 1};
+  if (placement.nodes_here == 1) return;
+  reader.fail(exit_error(
+      kExitInvalidValue,
+      "{}: {} has started {} ddp-runs on this machine, where one starts all workers; start one on "
+      "each machine ({}), or say with --nproc-per-node how many workers each of them has",
+      placement.source, placement.scheduler, placement.nodes_here, placement.one_a_machine));
+}
+
 void take_meeting(FlagReader& reader, Options& options) {
   Placement& placement = *options.placement;
   if (const auto port = reader.value<int>(
           "master-port", [](const std::string& text) { return parse_integer(text, 1, 65'535); }))
     placement.port = *port;
   if (reader.names_an_endpoint()) return;
-  // One worker for each device, as under SLURM. With an endpoint, the line is torchrun's.
-  if (!reader.has("nproc-per-node") && !reader.has("devices"))
-    options.nproc = {ProcessCount::Kind::kDevices, 1};
   if (take_master(reader, options) || placement.meeting != Placement::Meeting::kUnknown) return;
   reader.fail(exit_error(kExitInvalidValue, "{}: {} does not say where the nodes meet; {}",
                          placement.source, placement.scheduler, placement.meeting_remedy));
@@ -94,6 +104,7 @@ void read_scheduler_flags(FlagReader& reader, Options& options) {
   if (!*placement || !take_nodes(reader, options, **placement)) return;
   options.placement = std::move(**placement);
   if (!options.placement->job_id.empty()) options.job_id = options.placement->job_id;
+  take_workers(reader, options);
   take_meeting(reader, options);
 }
 

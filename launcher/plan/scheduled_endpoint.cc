@@ -20,6 +20,8 @@ Result<flags::Options> with_scheduled_endpoint(flags::Options options,
     options.endpoint = HostPort{std::move(pod->host), placement.port};
     if (!options.job_id) options.job_id = std::move(pod->job);
   }
+  if (placement.meeting == Meeting::kThisMachine)
+    options.endpoint = HostPort{"127.0.0.1", placement.port};
   options.endpoint_flag = placement.source;
   options.endpoint_is_master = true;  // Its name may not lead there yet.
   return options;

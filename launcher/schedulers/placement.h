@@ -15,14 +15,16 @@ namespace ddp::schedulers {
 struct Placement {
   // How the nodes find the first one if nothing else says it.
   enum class Meeting {
-    kUnknown,   // The scheduler does not say.
-    kFirstPod,  // By the name of this pod: first_pod() in kubernetes.h.
+    kUnknown,      // The scheduler does not say.
+    kFirstPod,     // By the name of this pod: first_pod() in kubernetes.h.
+    kThisMachine,  // All of them are on this machine.
   };
 
   std::string scheduler;  // For people: "Kubernetes".
   std::string source;     // The variable that gives the rank, as it is: "JOB_COMPLETION_INDEX=2".
   int node_rank = 0;
   std::optional<int> num_nodes;  // Nothing: the scheduler does not say.
+  int nodes_here = 1;            // Those on this machine.
   Meeting meeting = Meeting::kUnknown;
   int port = 29'400;   // Where the first node's rendezvous listens.
   std::string job_id;  // The same on all nodes. Empty: not known.
@@ -30,6 +32,7 @@ struct Placement {
   // What to do if the number of nodes, or the place to meet, is not known. Ends of a message.
   std::string size_remedy;
   std::string meeting_remedy;
+  std::string one_a_machine;  // How to start one ddp-run on each machine.
 
   friend bool operator==(const Placement&, const Placement&) = default;
 };

@@ -112,7 +112,7 @@ void StepRun::end(const plan::JobPlan& plan, int exit_code, bool to_be_continued
 std::optional<Error> misplaced(const flags::Options& options,
                                const std::vector<std::string>& arguments,
                                const GetEnvironment& environment) {
-  if (options.standalone || options.endpoint) return std::nullopt;
+  if (options.standalone || options.endpoint || options.placement) return std::nullopt;
   const auto allocation = read_allocation(environment);
   if (!allocation || (allocation->num_nodes == 1 && allocation->on_a_node)) return std::nullopt;
   std::vector<std::string> words{"srun", "ddp-run"};

@@ -7,6 +7,7 @@
 
 #include "common/base/errc.h"
 #include "common/store/tcp_store.h"
+#include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/srun_tasks.h"
 #include "worker/runtime/worker_environment.h"
@@ -70,6 +71,8 @@ std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
 }  // namespace runtime
 
 std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
+  // Other ranks than ddp-run's have no store yet.
+  if (is_placed_by_mpi()) return init_process_group({.group = options});
   return runtime::make_described_group(read_worker_environment(process_variable), options);
 }
 

@@ -26,8 +26,9 @@ struct InitProcessGroupOptions {
 //
 //   env://            RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe the group. Rank 0
 //                     serves the store there, unless TORCHELASTIC_USE_AGENT_STORE=True says that an
-//                     agent does, or the port is taken. Without RANK and WORLD_SIZE: a group of
-//                     one. Under ddp-run (DDP_SHM_FD is set): from_environment().
+//                     agent does, or the port is taken. Without RANK and WORLD_SIZE: what
+//                     mpirun has started (runtime/mpi_variables.h), or a group of one. Under
+//                     ddp-run (DDP_SHM_FD is set): from_environment().
 //   tcp://HOST:PORT   likewise, with world_size and rank as arguments or as ?rank=R&world_size=N.
 //   file:///PATH      a file that all ranks see and that does not exist yet. It is made, and
 //                     removed as soon as all ranks have joined, so the next group can use the same

@@ -92,7 +92,8 @@ class ProcessGroup {
   // The group that the environment of this worker describes (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
   // MASTER_PORT, or DDP_STORE_ADDR and DDP_STORE_PORT if ddp-run sets these for its own store,
-  // DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws CollectiveError, or
+  // DDP_VIRTUAL_NODE). Without WORLD_SIZE: what mpirun has started, or a
+  // group of one. Collective. Throws CollectiveError, or
   // std::invalid_argument, which names the wrong variable. For processes that ddp-run did not
   // start, see runtime/init_process_group.h.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});

@@ -9,6 +9,7 @@
 
 #include "common/base/host_port.h"
 #include "common/base/parse_number.h"
+#include "worker/runtime/mpi_variables.h"
 #include "worker/transport/tcp.h"
 
 namespace ddp {
@@ -29,6 +30,14 @@ Number number(const Lookup& lookup, const std::string& name, Number lowest, Numb
   const auto value = parse_whole_number(*text, lowest, highest);
   if (!value) refuse(name, *text, fmt::format("a number from {} to {}", lowest, highest));
   return *value;
+}
+
+std::optional<std::string> set_variable(const std::string& name) {
+  const char* value =
+      std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): only Python's training thread
+                                  // changes variables, between rounds.
+  if (value == nullptr) return {};
+  return std::string(value);
 }
 
 constexpr int kLargestWorld = 1 << 20;
@@ -101,12 +110,11 @@ bool is_standby() {
   return process_variable("DDP_STANDBY") == "1" && !process_variable("WORLD_SIZE");
 }
 
+bool is_placed_by_mpi() { return runtime::mpi_variable(set_variable, "WORLD_SIZE").has_value(); }
+
 std::optional<std::string> process_variable(const std::string& name) {
-  const char* value =
-      std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): only Python's training thread
-                                  // changes variables, between rounds.
-  if (value == nullptr) return {};
-  return std::string(value);
+  auto value = set_variable(name);
+  return value ? value : runtime::mpi_variable(set_variable, name);
 }
 
 }  // namespace ddp

@@ -44,7 +44,11 @@ std::vector<std::string> own_addresses(const std::string& host, int port);
 // Whether this process was started without a place in the world, to wait for one (DDP_STANDBY=1).
 bool is_standby();
 
-// The variables of this process.
+// Whether this process has its rank from mpirun alone.
+bool is_placed_by_mpi();
+
+// The variables of this process. RANK, WORLD_SIZE and the like follow from mpirun's variables if
+// they are not set (mpi_variables.h).
 std::optional<std::string> process_variable(const std::string& name);
 
 }  // namespace ddp

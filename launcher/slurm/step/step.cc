@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/parse_number.h"
+#include "common/config/derived_port.h"
 #include "common/config/slurm_list.h"
 
 namespace ddp::slurm {
@@ -14,10 +15,6 @@ namespace {
 
 // Step numbers from here on are not srun's: the batch script, salloc's shell, and similar.
 constexpr std::int64_t kFirstSpecialStep = 0xffff'fff0;
-constexpr int kFirstPort = 20'000;
-constexpr int kNumPorts = 12'000;
-// A prime that does not divide kNumPorts, so no port comes twice.
-constexpr int kPortStride = 7'919;
 constexpr int kPortsTried = 16;
 
 std::string text_of(const GetEnvironment& environment, const char* name) {
@@ -154,18 +151,9 @@ Result<std::optional<Step>> read_step(const GetEnvironment& environment) {
 }
 
 std::vector<int> rendezvous_ports(const Step& step) {
-  // FNV-1a. run_id() has the restart count: a restarted job needs other ports, because those of its
-  // former run may still be in use.
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : step.run_id()) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3;
-  }
-  const auto first = static_cast<int>((hash ^ hash >> 32) % kNumPorts);
-  std::vector<int> ports;
-  for (int i = 0; i < kPortsTried; ++i)
-    ports.push_back(kFirstPort + (first + i * kPortStride) % kNumPorts);
-  return ports;
+  // run_id() has the restart count: a restarted job needs other ports, because those of its former
+  // run may still be in use.
+  return config::derived_ports(step.run_id(), kPortsTried);
 }
 
 std::optional<Allocation> read_allocation(const GetEnvironment& environment) {

@@ -145,6 +145,75 @@ TEST(Kubernetes, AWorkerOfAnotherDdpRunIsInNoJob) {
   EXPECT_FALSE(options_of({"train"}, step).placement);
 }
 
+// Rank 1 of `mpirun -np 2`, as many of them on this machine.
+Environment mpi(const std::string& here, const std::string& local_rank = "0") {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", here},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", local_rank},
+          {"PMIX_NAMESPACE", "prterun-n1-77@1"}};
+}
+
+TEST(Mpi, OneDdpRunOnEachMachineNeedsOnlyAPlaceToMeet) {
+  Environment environment = mpi("1");
+  EXPECT_EQ(refusal({"train"}, environment),
+            "OMPI_COMM_WORLD_RANK=1: Open MPI does not say where the nodes meet; set MASTER_ADDR "
+            "to the machine of rank 0 for all of them (mpirun -x MASTER_ADDR=node1, or -genv "
+            "MASTER_ADDR node1), or name it with --rdzv-endpoint");
+  environment["MASTER_ADDR"] = "n1";
+  const auto plan =
+      plan::plan_job(options_of({"train"}, environment), machine_named("n2", "n2", 4));
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.rules.min_nodes, 2);
+  EXPECT_EQ(plan->spec.node_rank, 1);
+  EXPECT_EQ(plan->spec.nproc, 4);
+  EXPECT_FALSE(plan->host);
+  EXPECT_EQ(plan->spec.coordinator_host, "n1");
+  EXPECT_EQ(plan->spec.job_id, "prterun-n1-77@1");
+  EXPECT_EQ(plan->scheduler, "Open MPI (OMPI_COMM_WORLD_RANK=1)");
+}
+
+TEST(Mpi, OnOneMachineTheyMeetOnLoopback) {
+  EXPECT_THAT(refusal({"train"}, mpi("2", "1")),
+              HasSubstr("Open MPI has started 2 ddp-runs on this machine, where one starts all "
+                        "workers; start one on each machine (mpirun --map-by ppr:1:node"));
+  const Arguments line{"--nproc-per-node", "3", "train"};
+  const auto plan = plan::plan_job(options_of(line, mpi("2", "1")), machine_named("n1", "n1"));
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->host);
+  EXPECT_EQ(plan->spec.coordinator_host, "127.0.0.1");
+  EXPECT_EQ(plan->spec.nproc, 3);
+  Environment other = mpi("2", "1");
+  other["PMIX_NAMESPACE"] = "prterun-n1-78@1";
+  other["OMPI_COMM_WORLD_RANK"] = "0";
+  const auto first = plan::plan_job(options_of(line, other), machine_named("n1", "n1"));
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(first->host);
+  EXPECT_EQ(first->bind_address, "127.0.0.1");
+  EXPECT_NE(first->spec.coordinator_port, plan->spec.coordinator_port);
+}
+
+TEST(Mpi, MpirunIsNearerThanWhatHasStartedIt) {
+  Environment environment = mpi("2", "1");
+  environment["JOB_COMPLETION_INDEX"] = "0";
+  // Part of a step: mpirun starts its helper on another node by srun.
+  environment["SLURM_STEP_ID"] = "0";
+  environment["SLURM_PROCID"] = "0";
+  const Options options = options_of({"--nproc-per-node", "1", "train"}, environment);
+  ASSERT_TRUE(options.placement);
+  EXPECT_EQ(options.placement->scheduler, "Open MPI");
+  EXPECT_FALSE(options.step);
+}
+
+TEST(Mpi, FlagsForMoreNodesThanMpirunHasStartedGiveTheRank) {
+  EXPECT_THAT(refusal({"--nnodes", "4", "--nproc-per-node", "1", "train"}, mpi("2", "1")),
+              HasSubstr("--nnodes 4: Open MPI has started 2 here and elsewhere"));
+  const Options options = options_of(
+      {"--nnodes", "4", "--node-rank", "3", "--master-addr", "n1", "train"}, mpi("2", "1"));
+  EXPECT_FALSE(options.placement);
+  EXPECT_EQ(options.spec.node_rank, 3);
+}
+
 TEST(Schedulers, MasterAddrSaysWhereTheNodesMeet) {
   Environment named = pod("0");
   named["MASTER_ADDR"] = "head.example";

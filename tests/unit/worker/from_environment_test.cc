@@ -14,6 +14,7 @@
 #include "common/wire/shm_layout.h"
 #include "launcher/server/server.h"
 #include "tests/support/worker_world.h"
+#include "worker/runtime/mpi_variables.h"
 #include "worker/runtime/srun_tasks.h"
 
 // Groups built as workers build them: from processes, their environment, the agent's memory and the
@@ -75,6 +76,51 @@ TEST(WorkerEnvironment, AnotherLaunchersRanksAreNodes) {
   EXPECT_EQ(worker.node, 1);
   EXPECT_EQ(worker.local_size, 1);
   EXPECT_EQ(worker.round, 3);
+}
+
+// What a program sees that mpirun has started without ddp-run.
+std::optional<std::string> under_mpi(const std::string& name, const Variables& changes) {
+  Variables variables = {{"OMPI_COMM_WORLD_RANK", "3"},
+                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                         {"PMIX_NAMESPACE", "77"}};
+  for (const auto& [changed, value] : changes) variables[changed] = value;
+  return runtime::mpi_variable(
+      [&](const std::string& wanted) -> std::optional<std::string> {
+        const auto found = variables.find(wanted);
+        if (found == variables.end()) return {};
+        return found->second;
+      },
+      name);
+}
+
+TEST(WorkerEnvironment, MpirunsVariablesStandForTheUsualOnes) {
+  EXPECT_EQ(under_mpi("RANK", {}), "3");
+  EXPECT_EQ(under_mpi("WORLD_SIZE", {}), "4");
+  EXPECT_EQ(under_mpi("LOCAL_RANK", {}), "3");
+  EXPECT_EQ(under_mpi("LOCAL_WORLD_SIZE", {}), "4");
+  EXPECT_EQ(under_mpi("MASTER_ADDR", {}), "127.0.0.1");
+  const auto port = under_mpi("MASTER_PORT", {});
+  EXPECT_NE(port, under_mpi("MASTER_PORT", {{"PMIX_NAMESPACE", "78"}}));
+  EXPECT_EQ(port, under_mpi("MASTER_PORT", {{"OMPI_COMM_WORLD_RANK", "0"}}));
+  EXPECT_EQ(under_mpi("MASTER_PORT", {{"MASTER_ADDR", "n1"}}), "29500");
+  // On several machines somebody has to name one.
+  EXPECT_EQ(under_mpi("MASTER_ADDR",
+                      {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}),
+            std::nullopt);
+  EXPECT_EQ(under_mpi("GROUP_RANK", {}), std::nullopt);
+}
+
+TEST(WorkerEnvironment, MpirunHasNoSayInWorkersOfALauncher) {
+  for (const char* own : {"WORLD_SIZE", "DDP_NODE_ID", "DDP_STANDBY"})
+    EXPECT_EQ(under_mpi("RANK", {{own, "1"}}), std::nullopt) << own;
+  EXPECT_EQ(under_mpi("RANK", {{"OMPI_COMM_WORLD_RANK", "0"},
+                               {"OMPI_COMM_WORLD_SIZE", "1"},
+                               {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                               {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}),
+            std::nullopt);
+  EXPECT_THROW(under_mpi("RANK", {{"OMPI_COMM_WORLD_RANK", "4"}}), std::invalid_argument);
 }
 
 TEST(WorkerEnvironment, EveryFaultNamesItsVariable) {
