@@ -64,6 +64,7 @@ class FlagReader {
 // The readers, one for each subject and file (flags_SUBJECT.cc). They are called in this order and
 // may use what earlier ones have read.
 void read_size_flags(FlagReader& reader, Options& options);
+void read_batch_hosts(FlagReader& reader, Options& options);
 void read_host_flags(FlagReader& reader, Options& options);
 void read_scheduler_flags(FlagReader& reader, Options& options);
 void read_slurm_flags(FlagReader& reader, Options& options);

@@ -23,6 +23,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   if (!options.completion.empty()) return options;
   options.spec.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
+  read_batch_hosts(reader, options);
   read_host_flags(reader, options);
   // Hosts from --hosts are not the nodes that a scheduler has started ddp-run on.
   if (options.host_list.empty()) {

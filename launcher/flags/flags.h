@@ -85,6 +85,7 @@ struct Options {
   std::string python = "python3";
   std::string search_path = "/bin:/usr/bin";  // PATH, for programs without a slash.
 
+  std::string scheduler;  // Who has started this ddp-run, for people. Empty: not known.
   // Set if a scheduler other than SLURM has started this ddp-run as one of several nodes. Then what
   // no flag sets follows from it.
   std::optional<schedulers::Placement> placement;

@@ -1,10 +1,12 @@
 // Values that come from the scheduler that has started this ddp-run, where no flag gives them.
 // SLURM's are in flags_slurm.cc.
-#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "launcher/flags/flag_reader.h"
 #include "launcher/flags/flag_values.h"
+#include "launcher/schedulers/batch_hosts.h"
 
 namespace ddp::flags {
 namespace {
@@ -51,7 +53,8 @@ bool take_master(FlagReader& reader, Options& options) {
     return true;
   }
   int port = options.placement->port;
-  if (const char* text = reader.environment("MASTER_PORT"); text != nullptr && *text != 0) {
+  const char* text = reader.has("master-port") ? nullptr : reader.environment("MASTER_PORT");
+  if (text != nullptr && *text != 0) {
     const auto number = parse_integer(text, 1, 65'535);
     if (!number) {
       reader.fail(
@@ -92,6 +95,32 @@ void take_meeting(FlagReader& reader, Options& options) {
 
 }  // namespace
 
+// In a batch script the scheduler's hosts stand for --hosts, unless a flag says which nodes there
+// are.
+void read_batch_hosts(FlagReader& reader, Options& options) {
+  if (options.standalone || reader.names_an_endpoint()) return;
+  for (const char* name : {"hosts", "hostfile", "node-rank"})
+    if (reader.has(name)) return;
+  if (reader.has("nnodes") && options.spec.rules.max_nodes == 1) return;
+  const auto batch = schedulers::find_batch_hosts(
+      [&reader](const char* name) { return reader.environment(name); });
+  if (!batch) return;
+  const std::string shown = fmt::format("{}={}", batch->variable, batch->file);
+  std::ifstream file(batch->file);
+  const std::string lines(std::istreambuf_iterator<char>(file), {});
+  if (!file.is_open()) {
+    return reader.wrong(shown,
+                        "cannot be read, so the job's hosts are not known; name them with --hosts, "
+                        "or add --standalone to run on this machine alone");
+  }
+  auto hosts = hosts::parse_host_list(schedulers::hosts_once(lines));
+  if (!hosts) return reader.wrong(shown, "{}", hosts.error().message);
+  if (hosts->size() < 2) return;
+  options.host_list = std::move(*hosts);
+  options.job_id = batch->job_id;
+  options.scheduler = fmt::format("{} ({})", batch->scheduler, shown);
+}
+
 void read_scheduler_flags(FlagReader& reader, Options& options) {
   if (options.standalone) return;
   auto placement =
@@ -103,6 +132,8 @@ void read_scheduler_flags(FlagReader& reader, Options& options) {
   }
   if (!*placement || !take_nodes(reader, options, **placement)) return;
   options.placement = std::move(**placement);
+  options.scheduler =
+      fmt::format("{} ({})", options.placement->scheduler, options.placement->source);
   if (!options.placement->job_id.empty()) options.job_id = options.placement->job_id;
   take_workers(reader, options);
   take_meeting(reader, options);

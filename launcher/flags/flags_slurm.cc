@@ -95,6 +95,8 @@ void read_slurm_flags(FlagReader& reader, Options& options) {
   take_workers(reader, options, **step);
   take_rendezvous(reader, options, **step);
   options.step = std::move(**step);
+  options.scheduler =
+      fmt::format("SLURM (step {}.{})", options.step->job_id, options.step->step_id);
 }
 
 }  // namespace ddp::flags

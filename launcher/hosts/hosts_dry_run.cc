@@ -59,6 +59,7 @@ int dry_run_hosts(const HostsPlan& plan, const flags::Options& options) {
   }
   plan::JobPlan job = parts->front().plan;
   job.host = plan.job.host;
+  job.scheduler = plan.job.scheduler;
   std::fputs(node::describe_job(job).c_str(), stdout);
   const auto commands =
       launch_commands(plan.order.places, options.launch_agent, plan.order.program);

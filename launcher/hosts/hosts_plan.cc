@@ -56,6 +56,7 @@ void plan_rendezvous(const flags::Options& options, const machine::Machine& mach
     job.endpoint_flag = "--hosts";
   }
   job.spec.coordinator_host = plan.address;
+  job.scheduler = options.scheduler;
   plan.order.joins_ours = job.host;
 }
 

@@ -10,7 +10,6 @@
 #include "common/base/exit_codes.h"
 #include "launcher/hosts/branch.h"
 #include "launcher/hosts/hosts_plan.h"
-#include "launcher/schedulers/placement.h"
 
 namespace ddp::hosts {
 namespace {
@@ -48,7 +47,6 @@ std::variant<std::unique_ptr<StartedNode>, int> StartedNode::start() {
 const char* StartedNode::environment(const char* name) {
   const std::string_view text(name);
   if (text.starts_with("PET_") || text.starts_with("SLURM_")) return nullptr;
-  if (schedulers::is_schedulers_variable(text)) return nullptr;
   return std::getenv(name);
 }
 

@@ -59,7 +59,7 @@ std::string describe_job(const plan::JobPlan& plan) {
                            : fmt::format("{} to {}", spec.rules.min_nodes, spec.rules.max_nodes)) +
          fact("rendezvous", describe_rendezvous(plan)) +
          fact("restarts", fmt::format("up to {}", spec.rules.max_restarts)) +
-         (plan.scheduler.empty() ? "" : fact("started by", plan.scheduler));
+         (plan.scheduler.empty() ? "" : fact("scheduler", plan.scheduler));
 }
 
 int describe_workers(config::JobSpec spec) {

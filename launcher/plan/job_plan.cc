@@ -102,14 +102,6 @@ Result<void> plan_endpoint(const flags::Options& options, const machine::Machine
   return {};
 }
 
-// Who has started this node and how that is known.
-std::string scheduler_of(const flags::Options& options) {
-  if (options.step)
-    return fmt::format("SLURM (step {}.{})", options.step->job_id, options.step->step_id);
-  if (!options.placement) return {};
-  return fmt::format("{} ({})", options.placement->scheduler, options.placement->source);
-}
-
 }  // namespace
 
 bool is_follower(const flags::Options& options) {
@@ -145,7 +137,7 @@ Result<JobPlan> plan_job(const flags::Options& given, const machine::Machine& ma
   spec.host = options.step
                   ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
                   : machine.host_name;
-  plan.scheduler = scheduler_of(options);
+  plan.scheduler = options.scheduler;
   plan.step = options.step;
   plan.step_is_part = options.step_is_part;
   if (options.step && !options.step_is_part) spec.expected_hosts = options.step->hosts;

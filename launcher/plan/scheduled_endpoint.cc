@@ -22,6 +22,8 @@ Result<flags::Options> with_scheduled_endpoint(flags::Options options,
   }
   if (placement.meeting == Meeting::kThisMachine)
     options.endpoint = HostPort{"127.0.0.1", placement.port};
+  if (placement.meeting == Meeting::kFirstHost)
+    options.endpoint = HostPort{placement.first_host, placement.port};
   options.endpoint_flag = placement.source;
   options.endpoint_is_master = true;  // Its name may not lead there yet.
   return options;

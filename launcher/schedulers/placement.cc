@@ -1,10 +1,10 @@
 #include "launcher/schedulers/placement.h"
 
-#include <algorithm>
-#include <array>
-
+#include "launcher/schedulers/flux.h"
 #include "launcher/schedulers/kubernetes.h"
+#include "launcher/schedulers/lsf.h"
 #include "launcher/schedulers/mpi.h"
+#include "launcher/schedulers/pbs.h"
 
 namespace ddp::schedulers {
 
@@ -13,16 +13,13 @@ Result<std::optional<Placement>> read_placement(const GetEnvironment& environmen
   if (environment("DDP_NODE_ID") != nullptr) return std::optional<Placement>();
   // mpirun starts its helpers on other machines by srun, so its variables are nearer.
   if (auto mpi = read_mpi(environment); !mpi || *mpi) return mpi;
+  // Brokers of Flux may be started by srun.
+  if (auto flux = read_flux(environment); !flux || *flux) return flux;
   // Nodes of SLURM may themselves be pods, and srun is nearer to this process than they are.
   if (environment("SLURM_STEP_ID") != nullptr) return std::optional<Placement>();
+  if (auto lsf = read_lsf_task(environment); !lsf || *lsf) return lsf;
+  if (auto pbs = read_pbs_task(environment); !pbs || *pbs) return pbs;
   return read_kubernetes(environment);
-}
-
-bool is_schedulers_variable(std::string_view name) {
-  constexpr auto kBeginnings = std::to_array<std::string_view>(
-      {"JOB_COMPLETION_INDEX", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL"});
-  return std::any_of(kBeginnings.begin(), kBeginnings.end(),
-                     [name](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
 }  // namespace ddp::schedulers

@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "common/base/environment.h"
 #include "common/base/result.h"
@@ -17,6 +16,7 @@ struct Placement {
   enum class Meeting {
     kUnknown,      // The scheduler does not say.
     kFirstPod,     // By the name of this pod: first_pod() in kubernetes.h.
+    kFirstHost,    // At `first_host`.
     kThisMachine,  // All of them are on this machine.
   };
 
@@ -26,6 +26,7 @@ struct Placement {
   std::optional<int> num_nodes;  // Nothing: the scheduler does not say.
   int nodes_here = 1;            // Those on this machine.
   Meeting meeting = Meeting::kUnknown;
+  std::string first_host;
   int port = 29'400;   // Where the first node's rendezvous listens.
   std::string job_id;  // The same on all nodes. Empty: not known.
 
@@ -40,9 +41,5 @@ struct Placement {
 // Nothing if no scheduler has started this process, or only through another ddp-run. The message of
 // kInvalidArgument names the variable that is wrong.
 Result<std::optional<Placement>> read_placement(const GetEnvironment& environment);
-
-// Whether a reader of this folder reads the variable. Nodes of --hosts have their place from there
-// and must not see it: they may be started in pods, for example.
-bool is_schedulers_variable(std::string_view name);
 
 }  // namespace ddp::schedulers

@@ -220,6 +220,36 @@ TEST_F(DdpRunLaunchAgent, TakesTheHostWhereTheTemplateHasIt) {
   EXPECT_EQ(starters().size(), 2u);
 }
 
+TEST_F(DdpRunLaunchAgent, ABatchScriptsHostsAreTheSchedulers) {
+  const std::string file = folder_.write("nodes", "a\na\nb\na\n");
+  const std::map<std::string, std::string> pbs{
+      {"PBS_JOBID", "7.head"}, {"PBS_NODEFILE", file}, {"PBS_NODENUM", "0"}, {"PBS_TASKNUM", "1"}};
+  const std::map<std::string, std::string> lsf{{"LSB_JOBID", "7.head"},
+                                               {"LSB_DJOB_HOSTFILE", file}};
+  for (const auto& environment : {pbs, lsf}) {
+    const Finished done =
+        run_job(by(agent(), {"-x", "OUT", "-x", "TMPDIR", "--no-python", "sh", "-c",
+                             "echo $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID > $OUT/$RANK"}),
+                environment);
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_EQ(read("0"), "0 of 2 in 7.head\n");
+    EXPECT_EQ(read("1"), "1 of 2 in 7.head\n");
+    EXPECT_EQ(starters().size(), 2u);
+    for (const char* name : {"0", "1", "started"}) std::filesystem::remove(folder_.path() / name);
+  }
+}
+
+TEST_F(DdpRunLaunchAgent, ASchedulerHasNoSayInNodesOfHosts) {
+  // As with kubectl exec into the pods of an Indexed Job, or with mpirun on every host.
+  const Finished done = run_job(on("a,b", by(agent("export JOB_COMPLETION_INDEX=3 PMI_RANK=3 "
+                                                   "PMI_SIZE=4 FLUX_TASK_RANK=3"),
+                                             shell("echo $RANK of $WORLD_SIZE > $OUT/$RANK"))),
+                                {{"JOB_COMPLETION_INDEX", "3"}});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("0"), "0 of 2\n");
+  EXPECT_EQ(read("1"), "1 of 2\n");
+}
+
 TEST_F(DdpRunLaunchAgent, WhatALoginPrintsIsPassedOn) {
   const Finished done =
       run_job(on("a", by(agent("printf 'welcome to a'; echo be careful >&2"), shell("echo x"))));

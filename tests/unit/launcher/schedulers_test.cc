@@ -3,6 +3,7 @@
 
 #include "launcher/plan/job_plan.h"
 #include "launcher/schedulers/kubernetes.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
 namespace ddp::flags {
@@ -214,6 +215,149 @@ TEST(Mpi, FlagsForMoreNodesThanMpirunHasStartedGiveTheRank) {
   EXPECT_EQ(options.spec.node_rank, 3);
 }
 
+// Task 1 of `flux run -N4 -n4`.
+Environment flux_task() {
+  return {{"FLUX_TASK_RANK", "1"},
+          {"FLUX_JOB_SIZE", "4"},
+          {"FLUX_JOB_NNODES", "4"},
+          {"FLUX_TASK_LOCAL_ID", "0"},
+          {"FLUX_JOB_ID", "f3ETxsR9H"},
+          {"PMI_RANK", "1"},
+          {"PMI_SIZE", "4"}};
+}
+
+TEST(Flux, ATaskOnEachNodeNeedsOnlyAPlaceToMeet) {
+  Environment task = flux_task();
+  EXPECT_THAT(refusal({"train"}, task),
+              HasSubstr("FLUX_TASK_RANK=1: Flux does not say where the nodes meet; name the first "
+                        "task's node: flux run ... sh -c 'MASTER_ADDR=$(flux hostlist -ln0)"));
+  task["MASTER_ADDR"] = "n0";
+  task["SLURM_STEP_ID"] = "0";  // Of the srun that has started Flux.
+  task["SLURM_PROCID"] = "1";
+  const Options options = options_of({"train"}, task);
+  ASSERT_TRUE(options.placement);
+  EXPECT_FALSE(options.step);
+  EXPECT_EQ(options.spec.node_rank, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 4);
+  EXPECT_EQ(options.job_id, "f3ETxsR9H");
+  EXPECT_EQ(options.endpoint->host, "n0");
+  EXPECT_EQ(options.scheduler, "Flux (FLUX_TASK_RANK=1)");
+}
+
+TEST(Flux, SeveralTasksOnANodeAreAMistake) {
+  Environment task = flux_task();
+  task["FLUX_JOB_NNODES"] = "2";
+  EXPECT_THAT(
+      refusal({"train"}, task),
+      HasSubstr("Flux has started 2 ddp-runs on this machine, where one starts all workers; "
+                "start one on each machine (flux run -N NODES -n NODES)"));
+  // On one node they can be what is meant, and find each other.
+  task["FLUX_JOB_NNODES"] = "1";
+  const auto plan =
+      plan::plan_job(options_of({"--nproc-per-node=1", "train"}, task), machine_named("n1", "n1"));
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.coordinator_host, "127.0.0.1");
+  task["FLUX_JOB_SIZE"] = "0";
+  EXPECT_THAT(refusal({"train"}, task), HasSubstr("FLUX_JOB_SIZE=0: not a number from 1 to "));
+}
+
+// Task 2 of `blaunch ddp-run`.
+Environment blaunch_task(const std::string& hosts) {
+  return {{"LSB_JOBID", "9"},
+          {"LSF_PM_TASKID", "2"},
+          {"LSB_MCPU_HOSTS", hosts},
+          {"LSB_DJOB_HOSTFILE", "/no/file"}};
+}
+
+TEST(Lsf, ATaskOfBlaunchKnowsAllWithOneSlotAHost) {
+  const Options options = options_of({"train"}, blaunch_task("n1 1 n2 1 n3 1"));
+  EXPECT_EQ(options.spec.node_rank, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 3);
+  const auto plan = plan::plan_job(options, machine_named("n2", "n2"));
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->host);
+  EXPECT_EQ(plan->spec.coordinator_host, "n1");
+  EXPECT_EQ(plan->spec.coordinator_port, 29400);
+  EXPECT_EQ(plan->spec.job_id, "9");
+}
+
+TEST(Lsf, WithSeveralSlotsAHostTheNumberOfTasksIsOpen) {
+  EXPECT_THAT(refusal({"train"}, blaunch_task("n1 4 n2 4")),
+              HasSubstr("LSF_PM_TASKID=2: LSF does not say how many nodes the job has; the hosts "
+                        "have several slots; start ddp-run once on each host (blaunch -z"));
+  const Options options = options_of({"--nnodes=2", "train"}, blaunch_task("n1 4 n2 4"));
+  EXPECT_EQ(options.spec.node_rank, 1);
+  EXPECT_EQ(options.placement->first_host, "n1");
+  EXPECT_THAT(refusal({"--nnodes=2", "train"}, blaunch_task("")), HasSubstr("set MASTER_ADDR"));
+}
+
+TEST(Pbs, ATaskOfPbsdshHasItsRankFromPbs) {
+  Environment task{{"PBS_JOBID", "7.head"},
+                   {"PBS_NODENUM", "1"},
+                   {"PBS_TASKNUM", "1"},
+                   {"PBS_NODEFILE", "/no/file"}};
+  EXPECT_THAT(refusal({"train"}, task), HasSubstr("PBS_NODENUM=1: PBS does not say how many"));
+  task["PET_NNODES"] = "2";
+  EXPECT_THAT(refusal({"train"}, task), HasSubstr("PBS_NODENUM=1: PBS does not say where"));
+  task["MASTER_ADDR"] = "n1";
+  EXPECT_EQ(options_of({"train"}, task).spec.node_rank, 1);
+  EXPECT_EQ(options_of({"train"}, task).job_id, "7.head");
+  // On the first node, the script is task 1.
+  task["PBS_NODENUM"] = "0";
+  task["PBS_TASKNUM"] = "2";
+  EXPECT_EQ(options_of({"train"}, task).spec.node_rank, 0);
+}
+
+TEST(BatchScript, ItsHostsStandForHosts) {
+  const test::TempDir folder;
+  const std::string file = folder.write("nodes", "n1\nn1\nn2.cluster\nn1\n");
+  const Environment pbs{
+      {"PBS_JOBID", "7.head"}, {"PBS_NODEFILE", file}, {"PBS_NODENUM", "0"}, {"PBS_TASKNUM", "1"}};
+  const Options options = options_of({"train"}, pbs);
+  EXPECT_THAT(options.host_list,
+              testing::ElementsAre(hosts::Host{"n1", 0}, hosts::Host{"n2.cluster", 0}));
+  EXPECT_EQ(options.spec.rules.min_nodes, 2);
+  EXPECT_EQ(options.job_id, "7.head");
+  EXPECT_EQ(options.scheduler, "PBS (PBS_NODEFILE=" + file + ")");
+  const Options by_flags = options_of({"--hosts=a,b", "--rdzv-id=mine", "train"}, pbs);
+  EXPECT_EQ(by_flags.host_list.front().name, "a");
+  EXPECT_EQ(by_flags.job_id, "mine");
+  for (const Arguments& line : {Arguments{"--standalone"},
+                                {"--nnodes=1"},
+                                {"--nnodes=2", "--rdzv-endpoint=n1:1"},
+                                {"--nnodes=2", "--node-rank=1", "--master-addr=n1"}}) {
+    Arguments all = line;
+    all.emplace_back("train");
+    EXPECT_TRUE(options_of(all, pbs).host_list.empty()) << line.front();
+  }
+  Environment lsf{{"LSB_JOBID", "9"}, {"LSB_DJOB_HOSTFILE", file}};
+  EXPECT_EQ(options_of({"train"}, lsf).host_list.size(), 2U);
+  for (const char* other : {"DDP_NODE_ID", "SLURM_JOB_ID"}) {
+    Environment inner = pbs;
+    inner[other] = "1";
+    EXPECT_TRUE(options_of({"train"}, inner).host_list.empty()) << other;
+  }
+}
+
+TEST(BatchScript, OfOneHostIsAJobOfOneNode) {
+  const test::TempDir folder;
+  const Options options = options_of(
+      {"train"}, {{"LSB_JOBID", "9"}, {"LSB_DJOB_HOSTFILE", folder.write("nodes", "n1\nn1\n")}});
+  EXPECT_TRUE(options.host_list.empty());
+  EXPECT_EQ(options.spec.rules.max_nodes, 1);
+}
+
+TEST(BatchScript, AFileThatCannotBeReadOrIsWrongIsNamed) {
+  EXPECT_EQ(
+      refusal({"train"}, {{"PBS_JOBID", "7"}, {"PBS_NODEFILE", "/no/file"}}),
+      "PBS_NODEFILE=/no/file: cannot be read, so the job's hosts are not known; name them with "
+      "--hosts, or add --standalone to run on this machine alone");
+  const test::TempDir folder;
+  EXPECT_THAT(refusal({"train"}, {{"PBS_JOBID", "7"},
+                                  {"PBS_NODEFILE", folder.write("nodes", "n1\n-oProxy\n")}}),
+              HasSubstr("nodes: '-oProxy' is not a host name"));
+}
+
 TEST(Schedulers, MasterAddrSaysWhereTheNodesMeet) {
   Environment named = pod("0");
   named["MASTER_ADDR"] = "head.example";
@@ -229,6 +373,7 @@ TEST(Schedulers, MasterAddrSaysWhereTheNodesMeet) {
   named["MASTER_PORT"] = "4711";
   EXPECT_EQ(options_of({"train"}, named).endpoint->port, 4711);
   EXPECT_EQ(options_of({"--rdzv-endpoint", "other:1", "train"}, named).endpoint->host, "other");
+  EXPECT_EQ(options_of({"--master-port", "4712", "train"}, named).endpoint->port, 4712);
   named["MASTER_PORT"] = "0";
   EXPECT_THAT(refusal({"train"}, named), HasSubstr("MASTER_PORT=0: not a whole number"));
   named["MASTER_ADDR"] = "a b";
