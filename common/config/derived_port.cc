@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "common/base/fnv1a.h"
+
 namespace ddp::config {
 namespace {
 
@@ -13,11 +15,7 @@ constexpr int kPortStride = 7'919;
 }  // namespace
 
 std::vector<int> derived_ports(std::string_view name, int count) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
-  for (const char c : name) {
-    hash ^= static_cast<unsigned char>(c);
-    hash *= 0x100000001b3;
-  }
+  const std::uint64_t hash = fnv1a(name);
   const auto first = static_cast<int>((hash ^ hash >> 32) % kNumPorts);
   std::vector<int> ports;
   for (int i = 0; i < count; ++i)

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -10,15 +11,12 @@
 #include <system_error>
 
 #include "common/base/exit_codes.h"
+#include "common/process/this_process.h"
 
 namespace ddp::run {
 namespace {
 
-struct Subprogram {
-  std::string_view word;
-  std::string_view program;
-};
-constexpr std::array kSubprograms{Subprogram{"top", "ddp-top"}, Subprogram{"demo", "ddp-demo"}};
+constexpr std::array<std::string_view, 2> kSubprograms{"top", "demo"};
 
 int become(const std::string& word, const std::string& program,
            const std::vector<std::string>& arguments) {
@@ -36,14 +34,12 @@ int become(const std::string& word, const std::string& program,
 
 std::optional<int> run_subprogram(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return std::nullopt;
-  for (const auto& [word, name] : kSubprograms) {
-    if (arguments[0] != word) continue;
-    std::error_code error;
-    const auto own = std::filesystem::read_symlink("/proc/self/exe", error);
-    const std::string program = (own.parent_path() / name).string();
-    return become(arguments[0], program, {arguments.begin() + 1, arguments.end()});
-  }
-  return std::nullopt;
+  const std::string& word = arguments[0];
+  if (std::find(kSubprograms.begin(), kSubprograms.end(), word) == kSubprograms.end())
+    return std::nullopt;
+  const auto folder = std::filesystem::path(own_executable()).parent_path();
+  return become(word, (folder / ("ddp-" + word)).string(),
+                {arguments.begin() + 1, arguments.end()});
 }
 
 }  // namespace ddp::run

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fnv1a.h"
 #include "common/wire/json_messages.h"
 #include "launcher/replicas/voters.h"
 
@@ -25,11 +26,7 @@ constexpr int kNextStandMs = 150;
 
 }  // namespace
 
-MemberId member_id(const NodeId& node_id) {
-  MemberId id = 14'695'981'039'346'656'037u;  // FNV-1a
-  for (const char byte : node_id) id = (id ^ static_cast<unsigned char>(byte)) * 1'099'511'628'211u;
-  return std::max<MemberId>(id, 1);
-}
+MemberId member_id(const NodeId& node_id) { return std::max<MemberId>(fnv1a(node_id), 1); }
 
 JobReplica::JobReplica(MemberId own, HostPort at, ReplicaOptions options, Events events)
     : own_(own),

@@ -184,6 +184,7 @@ class JobReplica {
   };
   std::optional<Rival> gives_way_to_;  // This group has ended.
   // This member's own.
+  // Never entered again: this member has forgotten what it had voted and stored there.
   std::set<MemberId> ended_groups_;
   std::optional<ToldHistory> told_history_;
   std::map<MemberId, Peer> peers_;  // Of those that have come to this coordinator.

@@ -12,7 +12,8 @@ constexpr std::uint64_t kFirstTerm = 1;  // Of the member that has founded a gro
 // One announcement of so many also goes to the ddp-runs whose agents are here: they may have to
 // tell others where the coordinator is.
 constexpr unsigned kAnnouncementsToAll = 10;
-// A group that has had no leader for this long says nothing against another one.
+// A group that has had no leader for this long says nothing against another one. Nor does a member
+// that has not answered for this long.
 constexpr Duration kLeaderless{10'000};
 
 }  // namespace
@@ -70,13 +71,15 @@ void JobReplica::heed(const ReplicaMessage& message) {
   const Announcement& announcement = *message.announcement;
   if (message.group == group_) {
     if (office_ != Office::kNone || announcement.term < announced_term_) return;
+  } else if (ended_groups_.contains(message.group)) {
+    return;
   } else if (announcement.has_your_agent && announcement.next_round > 0) {
     // A ddp-run goes where its agent is. Else the group that the node has left could go on with an
     // old state, by this member's vote.
     ended_groups_.insert(group_);
     leave_group_for(message.group);
   } else {
-    if (record_.next_round > 0 || ended_groups_.contains(message.group)) return;
+    if (record_.next_round > 0) return;
     if (group_ != 0 && announcement.next_round == 0) return meet_rival(message);
     leave_group_for(message.group);
   }

@@ -8,17 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from commands import output_of as run  # noqa: E402
+
 build, source = Path(sys.argv[1]).resolve().parent, Path(sys.argv[2]).resolve()
 # The same place every time, so that ccache knows the compiler's arguments again.
 scratch = build / "installed-package"
 prefix, example = scratch / "prefix", scratch / "example"
-
-
-def run(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
 
 
 def expect(condition, text):

@@ -7,21 +7,19 @@ usage: kept_checkpoints.py BIN_DIR
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from commands import output_of  # noqa: E402
 
 bin_dir = Path(sys.argv[1])
 kept = Path(__file__).with_name("kept_checkpoints")
 
 
 def run(*command):
-    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-                          timeout=120)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
+    return output_of(*command, limit_s=120)
 
 
 def expect(condition, text):

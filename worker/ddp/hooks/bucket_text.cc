@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/fnv1a.h"
+
 namespace ddp {
 
 std::string bucket_text(const GradBucket& bucket) {
@@ -17,13 +19,6 @@ std::string bucket_key(const GradBucket& bucket) {
   return fmt::format("{}..{}#{:016x}", bucket.names().front(), bucket.names().back(), hash_of(all));
 }
 
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char character : text) {
-    hash ^= static_cast<unsigned char>(character);
-    hash *= 0x100000001b3;
-  }
-  return hash;
-}
+std::uint64_t hash_of(std::string_view text) { return fnv1a(text); }
 
 }  // namespace ddp
