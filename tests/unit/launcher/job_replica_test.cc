@@ -280,9 +280,9 @@ TEST(Rivals, AGroupThatHasGivenWayStoresNothing) {
   EXPECT_FALSE(office.coordinator().leads());
 }
 
-// Its agent has gone to a second job, which others have begun while it was cut off.
-TEST(Members, GoWhereTheirAgentsAre) {
-  Office office;
+// Two of three have begun round 0 (with 1). Then 4 begins a second job, and the agent of 2 goes
+// there.
+void let_an_agent_go_to_a_second_job(Office& office) {
   office.coordinator().store(record_of(1), [] {});
   for (int i = 0; i < 10; ++i) office.pass(Duration(20));
   office.vanish(1);
@@ -292,8 +292,28 @@ TEST(Members, GoWhereTheirAgentsAre) {
   office.of(4).on_joined(office.now(), 2, {.host = "n", .port = 2},
                          {.was_joined = true, .last_round = 0});
   for (int i = 0; i < 200; ++i) office.pass(Duration(20));
+}
+
+TEST(Members, GoWhereTheirAgentsAre) {
+  Office office;
+  let_an_agent_go_to_a_second_job(office);
   EXPECT_TRUE(office.of(4).leads());
   EXPECT_FALSE(office.of(2).leads() || office.of(3).leads());
+  EXPECT_EQ(office.told_of(2), 4u);
+}
+
+// There they have forgotten what they had voted.
+TEST(Members, DoNotGoBack) {
+  Office office;
+  let_an_agent_go_to_a_second_job(office);
+  ASSERT_EQ(office.told_of(2), 4u);
+  office.of(2).receive(office.now(), {.job_id = "job",
+                                      .group = 1,
+                                      .from = 3,
+                                      .number = 1'000'000,
+                                      .at = {.host = "n", .port = 3},
+                                      .announcement = Announcement{
+                                          .term = 99, .next_round = 7, .has_your_agent = true}});
   EXPECT_EQ(office.told_of(2), 4u);
 }
 
