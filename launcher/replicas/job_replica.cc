@@ -192,7 +192,7 @@ void JobReplica::take_office() {
   office_term_ = raft_->term();
   const bool asked = raft_->barrier([this, term = office_term_, asked = now_](bool done) {
     if (!done || office_ != Office::kTaken || office_term_ != term || gives_way_to_) return;
-    if (!is_recent(asked)) {
+    if (!proves_office(asked)) {
       office_ = Office::kNone;  // The next tick asks again.
       return;
     }
@@ -285,16 +285,18 @@ void JobReplica::ask_now_or_later(std::function<bool()> ask) {
 }
 
 // A majority has answered what was asked then. Its members elect no one else for an election time
-// after they have heard from their leader. If the answer comes later, because this process or the
-// network stood still, there may be another leader by now; so they are asked again.
-bool JobReplica::is_recent(TimePoint asked) const {
+// after they have heard from their leader, unless that has told them to. If the answer comes later,
+// because this process or the network stood still, there may be another leader by now; so they are
+// asked again.
+bool JobReplica::proves_office(TimePoint asked) const {
+  if (raft_->hands_over()) return false;
   const Duration clocks_differ = options_.raft.election / 4;
   return now_ - asked < options_.raft.election - clocks_differ;
 }
 
 void JobReplica::act_in_office(TimePoint asked, const std::function<void()>& act) {
   if (gives_way_to_) return;
-  if (is_recent(asked)) return act();
+  if (proves_office(asked)) return act();
   confirm(act);
 }
 

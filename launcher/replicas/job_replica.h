@@ -138,7 +138,7 @@ class JobReplica {
   // `told`: when a majority has the command, if this one still leads.
   void tell_group(const std::string& command, std::function<void()> told = {});
   void ask_now_or_later(std::function<bool()> ask);
-  bool is_recent(TimePoint asked) const;
+  bool proves_office(TimePoint asked) const;
   void act_in_office(TimePoint asked, const std::function<void()>& act);
   void announce(const HostPort& to, bool has_your_agent = false);
   void announce_to_others();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -45,6 +46,7 @@ struct RaftMember::Impl {
   raft_fsm fsm_{};
   struct raft_transfer transfer_ {};
   bool transferring_ = false;
+  std::optional<std::uint64_t> order_;  // The term in which another one was told to take over.
   bool closed_ = false;
   bool settling_ = false;
   bool founds_ = false;
@@ -79,6 +81,7 @@ struct RaftMember::Impl {
   raft_server* own_server() const;
   void vote_without_right(raft_message& request, raft_server& own);
   void end_candidacy();
+  void abdicate();
   bool has_voted_for_another(MemberId from, const RaftMessage& message) const;
   // The end of a request, whose address libraft has kept in its `data`. Frees it.
   static void finish(void* data, int status);
@@ -100,6 +103,7 @@ struct RaftMember::Impl {
 // while those that have that are refused for their logs.
 void RaftMember::Impl::send(const raft_message& message) {
   RaftMessage out = from_libraft(message);
+  if (out.kind == RaftMessage::Kind::kTimeoutNow) order_ = out.term;
   const bool accepts = out.kind == RaftMessage::Kind::kAppendResult && out.index == 0;
   if (accepts) out.last_index = std::min(out.last_index, known_to_match_);
   if (out.kind == RaftMessage::Kind::kVoteResult)
@@ -235,6 +239,21 @@ void RaftMember::Impl::end_candidacy() {
   candidate.in_pre_vote = true;
 }
 
+// A leader that has told another one to take over cannot take that back: the order may come late,
+// and whoever follows it is elected although this leader is still heard. In libraft, it goes on to
+// lead if nothing has happened in an election time. It would never know again that it leads. In
+// another term the order is void, so this leader learns of one.
+void RaftMember::Impl::abdicate() {
+  if (!order_ || transferring_) return;
+  const std::uint64_t term = *std::exchange(order_, std::nullopt);
+  if (raft_state(&raft_) != RAFT_LEADER || raft_.current_term != term) return;
+  RaftMessage newer;
+  newer.kind = RaftMessage::Kind::kAppendResult;
+  newer.term = term + 1;
+  raft_message in = to_libraft(id, address.c_str(), newer);
+  receive_(&io_, &in);
+}
+
 // From libraft 0.18 on, requests that have ended wait in a queue, which only its own disk and
 // network empties (uv.c); a raft_io of others has no function for it. The queue is a ring of {next,
 // previous} through the requests, whose first fields are the same for all kinds.
@@ -366,6 +385,7 @@ void RaftMember::tick(TimePoint now) {
   impl_->now_ = now;
   impl_->end_candidacy();
   impl_->tick_(&impl_->io_);
+  impl_->abdicate();
   impl_->settle();
 }
 
@@ -481,6 +501,10 @@ void RaftMember::hand_over() {
       });
   if (status != 0) impl_->transferring_ = false;
   impl_->settle();
+}
+
+bool RaftMember::hands_over() const {
+  return impl_->transferring_ || (impl_->order_ && *impl_->order_ == impl_->raft_.current_term);
 }
 
 }  // namespace ddp::replicas

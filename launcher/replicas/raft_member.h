@@ -77,8 +77,12 @@ class RaftMember {
   bool add(MemberId id, Callback done);  // Without a vote.
   bool give_vote(MemberId id, Callback done);
   bool remove(MemberId id, Callback done);
-  // Lets another voter lead. Nothing follows if there is none.
+  // Lets another voter lead. Nothing follows if there is none. If that one does not take over in an
+  // election time, somebody is elected, who may be this one.
   void hand_over();
+  // From hand_over() on, until it is known what has come of it: another one may lead at any moment,
+  // because those that vote do not wait until their leader has been silent.
+  bool hands_over() const;
 
  private:
   struct Impl;

@@ -478,6 +478,20 @@ TEST(Coordinators, AnEarlierOneTellsNothing) {
     EXPECT_EQ(office.of(member).told_history()->text, "of the next one") << member;
 }
 
+// Those that vote for the next one have answered this one just before.
+TEST(Coordinators, OneThatHandsOverBeginsNothing) {
+  Office office;
+  bool confirmed = false;
+  office.coordinator().confirm([&] { confirmed = true; });
+  office.coordinator().hand_over();
+  office.let_others_answer();
+  ASSERT_TRUE(office.of(2).leads() || office.of(3).leads());
+  ASSERT_TRUE(office.coordinator().leads());
+  office.deliver();
+  EXPECT_FALSE(confirmed);
+  EXPECT_FALSE(office.coordinator().leads());
+}
+
 TEST(MemberIds, DifferByNode) {
   EXPECT_NE(member_id("0011223344556677"), member_id("0011223344556678"));
   EXPECT_NE(member_id(""), 0u);
