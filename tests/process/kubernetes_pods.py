@@ -1,77 +1,34 @@
 #!/usr/bin/env python3
-"""The pods of configs/kubernetes_job.yaml: kubernetes_pods.py BIN_DIR CONFIGS_DIR. Needs root for namespaces, else skips (77).
-
-Each pod is a ddp-run with what Kubernetes documents for it: JOB_COMPLETION_INDEX, the host name JOB-INDEX, and in /etc/hosts its full
-name JOB-INDEX.SUBDOMAIN.NAMESPACE.svc.cluster.local. What DNS would say of the first pod is there, too. The rest is the manifest's.
-"""
-import os
-import subprocess
+"""The pods of configs/kubernetes_job.yaml become one job: kubernetes_pods.py BIN_DIR CONFIGS_DIR. Needs root for namespaces, else skips (77)."""
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
 
-import yaml
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from support import pods  # noqa: E402
 
-SKIPPED = 77
 LIMIT_S = 120
-TOKEN = "a secret of the cluster that is long enough"
-SET_UP = 'hostname "$1" && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
 PROGRAM = ["sh", "-c", "echo pod $JOB_COMPLETION_INDEX is rank $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"]
-
-ddp_run = str(Path(sys.argv[1]) / "ddp-run")
-manifest = Path(sys.argv[2]) / "kubernetes_job.yaml"
-
-
-def read_manifest():
-    """The Job's specification and its container, after a look at what must fit together for the pods to meet."""
-    service, job = yaml.safe_load_all(manifest.read_text())
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
-    assert spec["completionMode"] == "Indexed" and spec["parallelism"] == spec["completions"], spec
-    assert service["spec"]["clusterIP"] == "None", "the Service is not headless"
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}, service
-    assert service["spec"]["publishNotReadyAddresses"] is True, service
-    assert pod["subdomain"] == service["metadata"]["name"], pod
-    (container,) = pod["containers"]
-    assert container["command"][0] == "ddp-run", container
-    return job["metadata"]["name"], spec, pod["subdomain"], container
-
-
-def start(folder, index, name, domain, command, variables):
-    hosts = folder / f"hosts.{index}"
-    hosts.write_text(f"127.0.0.1 localhost\n127.0.0.1 {name}-{index}.{domain} {name}-{index}\n127.0.0.1 {name}-0.{domain}\n")
-    environment = {**os.environ, **variables, "JOB_COMPLETION_INDEX": str(index)}
-    # A network of its own, so that the port is free: pods have one each.
-    return subprocess.Popen(["unshare", "--uts", "--mount", "sh", "-c", SET_UP, "sh", f"{name}-{index}", str(hosts), ddp_run, *command],
-                            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def main():
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--uts", "--mount", "--net", "true"], check=False).returncode != 0:
-        print("needs root and namespaces")
-        return SKIPPED
-    if "IN_NET" not in os.environ:
-        inside = 'ip link set lo up && exec "$@"'
-        os.execvpe("unshare", ["unshare", "--net", "sh", "-c", inside, "sh", sys.executable, *sys.argv], {**os.environ, "IN_NET": "1"})
-    name, spec, subdomain, container = read_manifest()
-    variables = {one["name"]: one.get("value", TOKEN) for one in container["env"]}
-    flags = container["command"][1:container["command"].index("ddp-train")]
-    pods = spec["completions"]
-    domain = f"{subdomain}.default.svc.cluster.local"
-    with tempfile.TemporaryDirectory(prefix="ddp_pods.") as made:
-        started = [start(Path(made), index, name, domain, [*flags, *PROGRAM], variables) for index in reversed(range(pods))][::-1]
-        try:
-            ends = [pod.communicate(timeout=LIMIT_S) for pod in started]
-        finally:
-            for pod in started:
-                pod.kill()
-    for index, (pod, (out, err)) in enumerate(zip(started, ends)):
-        assert pod.returncode == 0, (index, pod.returncode, err)
-        assert f"pod {index} is rank {index} of {pods} in {name}\n" in out, (index, out, err)
-        assert "anybody" not in err, err
-    print(f"{pods} pods were one job")
-    return 0
+    pods.enter_network()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp_pods."))
+        job = pods.IndexedJob(Path(sys.argv[2]) / "kubernetes_job.yaml", Path(sys.argv[1]) / "ddp-run", folder)
+        flags = job.command[:job.command.index("ddp-train")]
+        started = []
+        for index in reversed(range(job.pods)):
+            started.insert(0, job.start(index, [*flags, *PROGRAM]))
+            stack.callback(started[0].kill)
+        for index, pod in enumerate(started):
+            status = pod.wait(LIMIT_S)
+            assert status == 0, (index, status, pod.tail())
+            assert pod.says(f"pod {index} is rank {index} of {job.pods} in {job.name}\n"), (index, pod.tail())
+            assert not pod.says("anybody"), pod.tail()
+    print(f"{job.pods} pods were one job")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

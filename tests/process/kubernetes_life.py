@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""What happens to pods: kubernetes_life.py BIN_DIR CONFIGS_DIR. Needs root for namespaces, else skips (77).
+
+The training of configs/kubernetes_job.yaml loses a pod, which comes back with its index and is the same node. Then all pods are
+terminated, as when the Job is deleted: the training's state is in a checkpoint before the pods have ended.
+"""
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from support import jobs, pods  # noqa: E402
+from support.commands import output_of  # noqa: E402
+
+LIMIT_S = 120
+GRACE_S = 30  # Kubernetes' default of terminationGracePeriodSeconds.
+LOST = 2
+
+
+def main():
+    pods.enter_network()
+    bin_dir = Path(sys.argv[1])
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddp_pods.")))
+        job = pods.IndexedJob(Path(sys.argv[2]) / "kubernetes_job.yaml", bin_dir / "ddp-run", folder)
+        checkpoints = folder / "checkpoints"
+        command = [*job.command, "--epochs", "1000000", "--checkpoint-dir", str(checkpoints)]
+
+        def start(index):
+            pod = job.start(index, command, PATH=f"{bin_dir}:{os.environ['PATH']}", OMP_NUM_THREADS="1")
+            stack.callback(pod.kill)
+            return pod
+
+        started = [start(index) for index in range(job.pods)]
+        jobs.wait_until(lambda: started[0].says("train loss"), LIMIT_S, "the end of an epoch")
+        started[LOST].kill()
+        jobs.wait_until(lambda: started[0].says(f"lost: {job.name}-{LOST}"), LIMIT_S, "the loss of a pod")
+        started[LOST] = start(LOST)
+        jobs.wait_until(lambda: started[0].says(f"round 1: {job.pods} workers go on after step"), LIMIT_S, "the pod that came back")
+        for pod in started:
+            pod.terminate(signal.SIGTERM)
+        for index, pod in enumerate(started):
+            status = pod.wait(GRACE_S)
+            assert status == 128 + signal.SIGTERM, (index, status, pod.tail())
+        (saved,) = [line for line in started[0].tail().splitlines() if "stopped by SIGTERM after step" in line]
+        step = saved.split("after step ")[1].split(",")[0]
+        assert saved.endswith("whose checkpoint is complete"), saved
+        verified = output_of(bin_dir / "ddp-checkpoint", "verify", checkpoints, limit_s=LIMIT_S)
+        assert f"step-{int(step):010}" in verified, (step, verified)
+    print(f"the pod came back, and step {step} is saved")
+
+
+if __name__ == "__main__":
+    main()
