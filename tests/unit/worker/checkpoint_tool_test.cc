@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "tests/support/checkpoint_samples.h"
 #include "tests/support/temp_dir.h"
 #include "worker/checkpoint/tool/tool.h"
@@ -74,6 +75,8 @@ TEST_F(ToolTest, SaysWhichOneIsDamagedAndShowsTheOlderOne) {
 TEST_F(ToolTest, WrongCommandLinesAndMissingPathsHaveTheirOwnStatus) {
   EXPECT_EQ(run({"--help"}), kExitSuccess);
   EXPECT_THAT(out_, HasSubstr("usage:"));
+  EXPECT_EQ(run({"--version"}), kExitSuccess);
+  EXPECT_EQ(out_, "ddp-checkpoint " + std::string(release()) + "\n");
   for (const auto& arguments : std::vector<std::vector<std::string>>{
            {}, {"ls"}, {"look", path()}, {"ls", path(), "more"}, {"ls", path(), "--more"}}) {
     EXPECT_EQ(run(arguments), kExitUsage);

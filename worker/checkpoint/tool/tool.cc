@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/release.h"
 #include "worker/checkpoint/tool/commands.h"
 
 namespace ddp::checkpoint {
@@ -16,7 +17,7 @@ std::string usage() {
     text += fmt::format("  {:<8} {}\n", command.name, command.summary);
   }
   return text +
-         "`ddp-checkpoint COMMAND --help` explains a command.\n"
+         "`ddp-checkpoint COMMAND --help` explains a command, --version names the release.\n"
          "Exit status: 0 for success, 2 for a wrong command line, 64 for an invalid value,\n"
          "65 if something is missing or damaged, 68 if something cannot be written.\n";
 }
@@ -29,6 +30,10 @@ int run_tool(const std::vector<std::string>& arguments, std::ostream& out, std::
   };
   if (!arguments.empty() && asks_help(arguments[0])) {
     out << usage();
+    return kExitSuccess;
+  }
+  if (!arguments.empty() && arguments[0] == "--version") {
+    out << fmt::format("ddp-checkpoint {}\n", release());
     return kExitSuccess;
   }
   const auto command =
