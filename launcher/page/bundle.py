@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes one HTML file of the page's parts, as C++: bundle.py OUT.cc D3.js PART.css... PART.js... index.html
+"""Makes one HTML file of the page's parts, as C++: bundle.py OUT.cc LIBRARY.min.js... PART.css... PART.js... index.html
 
 The styles and scripts go where index.html says `<!-- styles -->` and `<!-- scripts -->`, in the order in which they are given.
 """
@@ -18,17 +18,21 @@ def literals(data):
                                 for byte in data[begin:begin + PIECE]) + '"\n'
 
 
+def suffixes(part):
+    return "".join(Path(part).suffixes)
+
+
 def digest(text):
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
 def main(out, *parts):
-    texts = {suffix: [Path(part).read_text(encoding="utf-8") for part in parts if part.endswith(suffix)]
-             for suffix in (".css", ".js", ".html")}
-    if any("</script" in text for text in texts[".js"]):
+    texts = {suffix: [Path(part).read_text(encoding="utf-8") for part in parts if suffixes(part) == suffix]
+             for suffix in (".css", ".min.js", ".js", ".html")}
+    if any("</script" in text for text in texts[".js"] + texts[".min.js"]):
         raise SystemExit("bundle.py: a script contains </script")
     # One script, so that the parts see each other and nothing outside does.
-    script = "\n" + texts[".js"][0] + "\n(() => {\n'use strict';\n" + "\n".join(texts[".js"][1:]) + "\n})();\n"
+    script = "\n" + "\n".join(texts[".min.js"]) + "\n(() => {\n'use strict';\n" + "\n".join(texts[".js"]) + "\n})();\n"
     style = "\n" + "\n".join(texts[".css"])
     page = texts[".html"][0]
     for place, text in (("<!-- styles -->", f"<style>{style}</style>"), ("<!-- scripts -->", f"<script>{script}</script>")):

@@ -33,9 +33,14 @@ find_library(RAFT_LIBRARY raft REQUIRED)
 find_path(NCURSESW_INCLUDE_DIR ncursesw/curses.h REQUIRED)
 find_library(NCURSESW_LIBRARY ncursesw REQUIRED)
 find_library(TINFO_LIBRARY tinfo REQUIRED)
-# Makes launcher/page's one file of its parts and d3.
+# Makes launcher/page's one file of its parts and d3's.
 find_program(DDP_PYTHON3 python3 REQUIRED)
-find_file(DDP_D3 d3.min.js PATHS /usr/share/nodejs/d3/dist /usr/share/nodejs/d3 REQUIRED NO_DEFAULT_PATH)
+# Each one after those that it needs. All of d3 is twice as large.
+set(DDP_D3_PARTS)
+foreach(part array collection color interpolate format time time-format path scale selection shape axis)
+  find_file(DDP_D3_${part} d3-${part}.min.js PATHS /usr/share/nodejs/d3-${part}/dist REQUIRED NO_DEFAULT_PATH)
+  list(APPEND DDP_D3_PARTS ${DDP_D3_${part}})
+endforeach()
 # Only the header: agent/process/stacks.cc loads the library at run time.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 
