@@ -71,7 +71,7 @@ struct Standing {
   double limit = 0;
 };
 
-std::optional<Standing> parse_standing(const std::string& line) {
+std::optional<Standing> parse_standing(std::string_view line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("call")) return std::nullopt;
   try {
@@ -82,7 +82,7 @@ std::optional<Standing> parse_standing(const std::string& line) {
   }
 }
 
-std::optional<wire::SnapshotWritten> parse_result(const std::string& line) {
+std::optional<wire::SnapshotWritten> parse_result(std::string_view line) {
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object()) return std::nullopt;
   try {

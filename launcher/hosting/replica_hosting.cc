@@ -1,6 +1,7 @@
 #include "launcher/hosting/replica_hosting.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <asio/post.hpp>
@@ -179,7 +180,8 @@ std::optional<rendezvous::JobHistory> ReplicaHosting::told_history() const {
   const auto& told = replica_.told_history();
   if (!told) return std::nullopt;
   try {
-    return rendezvous::JobHistory::restored(nlohmann::json::parse(told->text), told->told);
+    const std::string_view text = told->text;
+    return rendezvous::JobHistory::restored(nlohmann::json::parse(text), told->told);
   } catch (const nlohmann::json::exception& error) {
     log::warning(
         "job {}: its history begins anew, because what the earlier coordinator has told is "
