@@ -17,10 +17,11 @@ rlimit& at_start() {
 
 }  // namespace
 
-void raise_descriptor_limit() {
+std::size_t raise_descriptor_limit() {
   rlimit limit = at_start();
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+  return current_limit().rlim_cur;
 }
 
 const rlimit& descriptor_limit_at_start() { return at_start(); }

@@ -2,14 +2,16 @@
 
 #include <sys/resource.h>
 
+#include <cstddef>
+
 // A process that serves many others needs more descriptors than the 1024 of the usual soft limit.
 // The programs that it starts must not inherit the higher limit: programs that call select() would
 // break.
 namespace ddp {
 
-// Raises this process's soft limit of open files to the hard one, as far as the system allows. Call
-// once, while there is one thread.
-void raise_descriptor_limit();
+// Raises this process's soft limit of open files to the hard one, as far as the system allows.
+// Returns how many files may now be open. Call once, while there is one thread.
+std::size_t raise_descriptor_limit();
 
 // The limit that this process was started with.
 const rlimit& descriptor_limit_at_start();

@@ -15,7 +15,7 @@
 #include "common/base/host_port.h"
 #include "common/store/tcp_store.h"
 
-namespace ddp::rendezvous_client {
+namespace ddp::daemon {
 namespace {
 
 namespace options = boost::program_options;
@@ -137,4 +137,4 @@ std::optional<int> run_client_command(int argc, char** argv) {
   return kExitSuccess;
 }
 
-}  // namespace ddp::rendezvous_client
+}  // namespace ddp::daemon

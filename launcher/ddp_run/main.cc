@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <variant>
@@ -21,6 +22,7 @@
 #include "launcher/check/check_command.h"
 #include "launcher/check/check_node.h"
 #include "launcher/completion/completion.h"
+#include "launcher/ddp_rendezvous/daemon_program.h"
 #include "launcher/ddp_run/subprogram.h"
 #include "launcher/flags/flag_table.h"
 #include "launcher/flags/flags.h"
@@ -168,6 +170,8 @@ int run_as_started() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 0 && std::filesystem::path(argv[0]).filename() == "ddp-rendezvous")
+    return daemon::run_daemon_program(argc, argv);
   const std::vector<std::string> given(argv + 1, argv + argc);
   if (const auto status = check::run_check_node(given)) return *status;
   const auto line = check::job_line(given);

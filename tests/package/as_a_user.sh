@@ -25,8 +25,11 @@ alone() {
   ! dpkg -l | grep -q '^ii *libtorch' || fail "ddp-run pulls in LibTorch"
   ddp-run --standalone --nproc-per-node 2 sh -c 'echo rank $RANK of $WORLD_SIZE' >out
   [ "$(sort out)" = "$(printf '[%s:0] rank 0 of 2\n[%s:1] rank 1 of 2\n' "$(uname -n)" "$(uname -n)")" ] || fail "two workers: $(cat out)"
+  local installed
+  installed=$(dpkg-query -W -f '${Installed-Size}' ddp-run)
+  [ "$installed" -lt 5120 ] || fail "ddp-run takes $installed KiB; 5120 are too many"
   echo "ddp-run alone: $(du -cb packages/ddp-run_*.deb | tail -n 1 | cut -f1) bytes to download," \
-    "$(dpkg-query -W -f '${Installed-Size}' ddp-run) KiB installed"
+    "$installed KiB installed"
 }
 all() { quietly apt-get install -q -y --no-install-recommends ./packages/*.deb; }
 demo() { ddp-run demo >out 2>&1 || { cat out; fail "the demo"; }; tail -n 3 out; }

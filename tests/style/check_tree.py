@@ -27,7 +27,7 @@ TORCH_FOLDERS = ("worker/ddp/", "worker/python/", "worker/train/", "worker/examp
 NAMESPACES = {
     # The words of every room, and what users of the library type.
     "common/base": ("ddp",), "common/wait": ("ddp",), "common/process": ("ddp",), "worker/data": ("ddp",), "worker/ddp": ("ddp",),
-    "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::rendezvous_client",), "launcher/ddp_run": ("ddp::run",),
+    "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::daemon",), "launcher/ddp_run": ("ddp::run",),
     "launcher/hosts": ("ddp::hosts",), "launcher/check": ("ddp::check",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
     "worker/engine_config": ("ddp::engine",), "worker/nccl": ("ddp::nccl", "ddp::cuda"), "worker/train": ("ddp::train",),
     "worker/python": ("ddp::python",), "worker/trainer_launch": ("ddp::trainer",),

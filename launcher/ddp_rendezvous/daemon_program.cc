@@ -1,6 +1,5 @@
-// ddp-rendezvous: the daemon (store and rendezvous coordinator on one port) as a program of its
-// own.
-#include <sys/resource.h>
+#include "launcher/ddp_rendezvous/daemon_program.h"
+
 #include <unistd.h>
 
 #include <array>
@@ -21,24 +20,16 @@
 #include "common/base/host_port.h"
 #include "common/config/rdzv_token.h"
 #include "common/log/log.h"
+#include "common/process/descriptor_limit.h"
 #include "launcher/ddp_rendezvous/client_commands.h"
 #include "launcher/server/daemon_flags.h"
 #include "launcher/server/memory_keeper.h"
 #include "launcher/server/server.h"
 
+namespace ddp::daemon {
 namespace {
 
 using namespace ddp::server;  // NOLINT(google-build-using-namespace): this is its program.
-
-// Gives the limit that now holds. Every worker and agent holds connections, so the usual soft limit
-// of 1024 is soon reached.
-std::size_t raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1'024;
-  const rlim_t before = limit.rlim_cur;
-  limit.rlim_cur = limit.rlim_max;
-  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
-}
 
 // Errors are ignored: a reader that is gone must not end the daemon.
 void say(std::FILE* stream, const std::string& text) {
@@ -52,12 +43,12 @@ int refuse(int exit_code, const std::string& reason) {
 }
 
 // The error of Server::listen() as an exit status.
-int refuse(const ddp::Error& error) {
-  if (error.code == ddp::Errc::kExists) return refuse(ddp::kExitPortInUse, error.message);
-  if (error.code == ddp::Errc::kInvalidArgument) {
-    return refuse(ddp::kExitInvalidValue, "--bind: " + error.message);
+int refuse(const Error& error) {
+  if (error.code == Errc::kExists) return refuse(kExitPortInUse, error.message);
+  if (error.code == Errc::kInvalidArgument) {
+    return refuse(kExitInvalidValue, "--bind: " + error.message);
   }
-  return refuse(ddp::kExitInternal, error.message);
+  return refuse(kExitInternal, error.message);
 }
 
 // The descriptor stays blocking, because other processes share it. epoll refuses files and
@@ -85,8 +76,7 @@ int serve(const DaemonFlags& flags) {
     input.assign(::dup(STDIN_FILENO));
     stop_at_eof(io, input);
   }
-  if (flags.server.token.empty() && !flags.server.tls &&
-      !ddp::is_loopback(flags.server.bind_address)) {
+  if (flags.server.token.empty() && !flags.server.tls && !is_loopback(flags.server.bind_address)) {
     say(stderr,
         "ddp-rendezvous: anybody who reaches this port can join jobs and write to the store; to "
         "let in only the jobs' nodes, give --rdzv-token-file FILE or DDP_RDZV_TOKEN to this daemon "
@@ -99,23 +89,24 @@ int serve(const DaemonFlags& flags) {
     io.run();
   }
   server->reset();
-  return ddp::kExitSuccess;
+  return kExitSuccess;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (const std::optional<int> status = ddp::rendezvous_client::run_client_command(argc, argv))
-    return *status;
-  ddp::log::init("ddp-rendezvous");
+int run_daemon_program(int argc, char** argv) {
+  if (const std::optional<int> status = run_client_command(argc, argv)) return *status;
+  log::init("ddp-rendezvous");
   const DaemonCommand command = read_daemon_flags(argc, argv, raise_descriptor_limit());
-  ddp::config::forget_token_variable();
+  config::forget_token_variable();
   if (const auto* const refusal = std::get_if<Refusal>(&command)) {
     return refuse(refusal->exit_code, refusal->reason);
   }
   if (const auto* const print = std::get_if<PrintText>(&command)) {
     say(stdout, print->text);
-    return ddp::kExitSuccess;
+    return kExitSuccess;
   }
   return serve(std::get<DaemonFlags>(command));
 }
+
+}  // namespace ddp::daemon
