@@ -238,6 +238,7 @@ class Job {
   void readmit(const std::string& host);
   void leave_out_failing();
   std::string left_out_text() const;
+  std::string turned_away_text() const;
 
   // ---- job_recovering.cc ----
   bool is_world(const wire::Join& join) const;
@@ -371,7 +372,8 @@ class Job {
 
   Budget budget_;
   NodeFailures node_failures_;
-  std::vector<LeftOut> left_out_;  // For people; oldest first.
+  std::vector<LeftOut> left_out_;   // For people; oldest first.
+  std::optional<LeftOut> refused_;  // For people: the last node that came with other rules.
   Earlier earlier_;
   Round next_round_ = 0;  // The first number that no round has used.
   NextStart next_start_;

@@ -74,7 +74,10 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
     if (!join.unfit.empty()) return refuse_unfit(from, join.host, unhealthy(join));
     if (hold_for_silent(from, join, peer_address)) return;
     const std::string why_not = objection(join);
-    if (!why_not.empty()) return refuse(from, fmt::format("job {}: {}", id_, why_not));
+    if (!why_not.empty()) {
+      refused_ = {.host = join.host, .reason = why_not};
+      return refuse(from, fmt::format("job {}: {}", id_, why_not));
+    }
     if (const std::string failing = dispensable(join); !failing.empty())
       return refuse_unfit(from, join.host, failing);
     if (take_over(from, join)) return;

@@ -75,6 +75,7 @@ void Job::refuse_unfit(ConnectionId to, const std::string& host, const std::stri
 }
 
 void Job::readmit(const std::string& host) {
+  if (refused_ && refused_->host == host) refused_.reset();
   std::erase_if(left_out_, [&](const LeftOut& left_out) { return left_out.host == host; });
 }
 
@@ -117,6 +118,14 @@ std::string Job::left_out_text() const {
   for (const LeftOut& left_out : left_out_) {
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", left_out.host, left_out.reason);
   }
+  return text;
+}
+
+// What people must know of nodes that came and are not in; empty, or begins with "; ".
+std::string Job::turned_away_text() const {
+  std::string text;
+  if (!left_out_.empty()) text += fmt::format("; left out: {}", left_out_text());
+  if (refused_) text += fmt::format("; {} was refused: {}", refused_->host, refused_->reason);
   return text;
 }
 

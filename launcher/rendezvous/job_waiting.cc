@@ -218,11 +218,11 @@ std::string Job::waiting_text(TimePoint now) const {
                        have, rules_.max_nodes, are, names,
                        seconds_left(now, *gathering_.last_call_ends));
   }
-  return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left{}", have,
+  return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left", have,
                      rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, are,
                      names, rules_.min_nodes - have, missing_detail(),
-                     seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms}),
-                     left_out_.empty() ? "" : fmt::format("; left out: {}", left_out_text()));
+                     seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms})) +
+         turned_away_text();
 }
 
 void Job::announce() {
@@ -242,11 +242,15 @@ void Job::announce() {
 void Job::finish_for_missing_nodes() {
   const int have = available();
   std::string summary =
-      fmt::format("only {} of {}{} nodes came within {} s; in: {}; {} missing{}", have,
-                  rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes,
+      fmt::format("only {} of {}{} nodes came to job {} within {} s; in: {}; {} missing{}", have,
+                  rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, id_,
                   rules_.join_timeout_ms / 1'000, have == 0 ? "none" : some_of(hosts()),
                   rules_.min_nodes - have, missing_detail());
-  if (!left_out_.empty()) summary += fmt::format("; left out: {}", left_out_text());
+  summary += turned_away_text();
+  // Nodes that never came may have gone elsewhere.
+  if (round_.number == kNoRound && !refused_) {
+    summary += "; each node needs the same --rdzv-endpoint and --rdzv-id";
+  }
   std::string report;
   std::string error;
   if (!round_.failures.empty()) {

@@ -97,8 +97,10 @@ TEST(Membership, MissingNodesAreNamedWhenTheJoinTimeoutPasses) {
   h.pass(Duration{60'000});
   ASSERT_EQ(h.finished.size(), 1u);
   EXPECT_EQ(h.finished[0].exit_code, kExitJoinTimeout);
-  EXPECT_EQ(h.finished[0].summary,
-            "only 2 of 4 nodes came within 60 s; in: n0, n2; 2 missing (node rank 1, 3)");
+  EXPECT_EQ(
+      h.finished[0].summary,
+      "only 2 of 4 nodes came to job job within 60 s; in: n0, n2; 2 missing (node rank 1, 3); "
+      "each node needs the same --rdzv-endpoint and --rdzv-id");
   EXPECT_EQ(h.last<wire::Finish>(ca).exit_code, kExitJoinTimeout);
 }
 
@@ -208,6 +210,27 @@ INSTANTIATE_TEST_SUITE_P(
         RefusalCase{"NegativeTime", [](wire::Join& j) { j.rules.join_timeout_ms = -1; },
                     "--join-timeout in ms is -1"}),
     [](const auto& suite) { return suite.param.name; });
+
+TEST(Membership, ThoseWhoWaitHearWhoWasRefused) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 2));
+  h.join(Harness::node("b", 3, 3));
+  h.pass(Duration{5'000});
+  EXPECT_EQ(h.last<wire::Waiting>(a).text,
+            "1 of 2 nodes is in (a); 1 missing, 55 s left; b was refused: --nnodes is 3 on b and 2 "
+            "on a; start every node of the job with the same value");
+  h.pass(Duration{55'000});
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_THAT(h.finished[0].summary, HasSubstr("; b was refused: --nnodes is 3 on b and 2 on a"));
+}
+
+TEST(Membership, WhoComesWithTheRightRulesIsNoLongerRefused) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 3, 3));
+  h.join(Harness::node("b", 2, 2));
+  h.join(Harness::node("b", 3, 3));
+  EXPECT_EQ(h.last<wire::Waiting>(a).text, "2 of 3 nodes are in (a, b); 1 missing, 60 s left");
+}
 
 TEST(Membership, ANewNodeStopsASmallerRoundWithoutACharge) {
   Harness h;
