@@ -80,8 +80,8 @@ void AgentCore::give_up() {
   } else {
     end(kExitJoinTimeout,
         fmt::format("--rdzv-endpoint {}: nobody answers after {} s ({}); check that the node that "
-                    "hosts the "
-                    "rendezvous is up and that host and port are right, or raise the join timeout",
+                    "hosts the rendezvous is up, that host and port are right and that no firewall "
+                    "closes the port, or raise --join-timeout",
                     endpoint(), seconds(spec_.rules.join_timeout_ms), last_error_),
         "");
   }
