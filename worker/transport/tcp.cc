@@ -12,6 +12,9 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "common/wait/wait_interrupt.h"
 #include "worker/transport/endpoint.h"
@@ -27,6 +30,9 @@ enum Purpose : std::uint32_t { kData = 0, kControl = 1 };
 constexpr std::byte kAccepted{0xA5};
 constexpr std::byte kOtherEngine{0xE0};           // Plus the listener's EngineKind.
 constexpr std::chrono::seconds kAddressTime{10};  // For each of several addresses.
+constexpr std::chrono::seconds kTellAfter{10};    // A firewall may drop packets without a sign.
+constexpr std::string_view kOpenPorts =
+    "open all TCP ports between the nodes (`ddp-run check` tests them)";
 
 // The first bytes of a connection. The listener answers kAccepted or kOtherEngine, or closes it.
 // Little-endian.
@@ -103,6 +109,8 @@ bool complete(const std::vector<Expected>& expected) {
                      [](const Expected& each) { return static_cast<bool>(each.connection); });
 }
 
+void tell(const Error& so_far) { fmt::print(stderr, "ddp: {}; still trying\n", so_far.message); }
+
 Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Expected>& expected) {
   std::string missing;
   std::size_t named = identities.size();
@@ -112,8 +120,8 @@ Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Ex
     missing += fmt::format("{}rank {} on node {}", missing.empty() ? "" : ", ",
                            identities[named].connecting, identities[named].connecting_node);
   }
-  return make_error(Errc::kTimeout, "{} did not connect to rank {}", missing,
-                    identities[0].listening);
+  return make_error(Errc::kTimeout, "{} did not connect to rank {}; {}", missing,
+                    identities[0].listening, kOpenPorts);
 }
 
 // Keeps an expected connection. Returns the engine that its other end wants if it is not ours.
@@ -133,6 +141,14 @@ std::optional<EngineKind> admit(Visitor& visitor, Expected& expected, TimePoint 
   return {};
 }
 
+Error cannot_connect(const LinkIdentity& identity, const Error& why) {
+  const std::string remedy =
+      why.code == Errc::kTimeout ? fmt::format("; {}", kOpenPorts) : std::string();
+  return make_error(why.code, "rank {} cannot connect to rank {} on node {}: {}{}",
+                    identity.connecting, identity.listening, identity.listening_node, why.message,
+                    remedy);
+}
+
 Result<Connection> open_connection(const Endpoint& endpoint, const LinkIdentity& identity,
                                    const Preamble& preamble, const LinkGuard* guard,
                                    TimePoint deadline) {
@@ -141,7 +157,12 @@ Result<Connection> open_connection(const Endpoint& endpoint, const LinkIdentity&
     // An address that swallows packets must not use up the time of the others.
     const bool alone = endpoint.addresses.size() == 1;
     const TimePoint limit = alone ? deadline : std::min(deadline, Clock::now() + kAddressTime);
-    auto fd = connect_socket(address, endpoint.port, limit);
+    const TimePoint first = alone ? std::min(limit, Clock::now() + kTellAfter) : limit;
+    auto fd = connect_socket(address, endpoint.port, first);
+    if (!fd && fd.error().code == Errc::kTimeout && first < limit) {
+      tell(cannot_connect(identity, fd.error()));
+      fd = connect_socket(address, endpoint.port, limit);
+    }
     if (!fd) {
       last = fd.error();
       continue;
@@ -189,6 +210,7 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
   }
   std::vector<Visitor> visitors;
   const TimePoint since = Clock::now();
+  bool told = false;
   while (!complete(expected)) {
     std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
     for (const Visitor& visitor : visitors) {
@@ -198,6 +220,10 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return not_come(identities, expected);
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
+    if (!told && Clock::now() - since >= kTellAfter) {
+      told = true;
+      tell(not_come(identities, expected));
+    }
     const std::int64_t longest =
         WaitInterrupt::set() ? WaitInterrupt::until_look(since).count() : 1000;
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
@@ -237,11 +263,8 @@ Result<LinkConnections> connect_link(const std::string& endpoint_text, const Lin
     const Preamble preamble = make_preamble(identity, endpoint->token, purpose, engine);
     auto connection = open_connection(*endpoint, identity, preamble, guard, deadline);
     if (!connection) {
-      const std::error_code code = connection.error().code;
-      if (code == Errc::kMismatch) return connection.error();
-      return make_error(code, "rank {} cannot connect to rank {} on node {}: {}",
-                        identity.connecting, identity.listening, identity.listening_node,
-                        connection.error().message);
+      if (connection.error().code == Errc::kMismatch) return connection.error();
+      return cannot_connect(identity, connection.error());
     }
     connection_of(found, purpose) = std::move(*connection);
   }

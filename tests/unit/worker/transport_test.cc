@@ -216,12 +216,14 @@ TEST(Tcp, DeadlinesNameTheRank) {
   ASSERT_FALSE(accepted);
   EXPECT_EQ(accepted.error().code, Errc::kTimeout);
   EXPECT_THAT(accepted.error().message, HasSubstr("rank 0 on node 0 did not connect to rank 1"));
+  EXPECT_THAT(accepted.error().message, HasSubstr("open all TCP ports between the nodes"));
   // Nobody accepts: the connection stands but no answer comes.
   const auto connected = transport::connect_link(listener->endpoint({"127.0.0.1"}), identity_of(3),
                                                  in(milliseconds(30)));
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, Errc::kTimeout);
   EXPECT_THAT(connected.error().message, HasSubstr("rank 0 cannot connect to rank 1 on node 1"));
+  EXPECT_THAT(connected.error().message, HasSubstr("open all TCP ports between the nodes"));
 }
 
 TEST(Tcp, TriesTheNextAddress) {
