@@ -141,7 +141,11 @@ void HostsRun::on_gone(const NodeReport& report) {
                               plan_.order.places.size(), plan_.job.spec.rules.min_nodes,
                               plan_.job.spec.rules.max_nodes));
   }
-  fail(unreachable ? kExitJoinTimeout : kExitNodeLost, what);
+  if (unreachable) return fail(kExitJoinTimeout, what);
+  fail(kExitNodeLost,
+       fmt::format("{}; {} of {} hosts left, and --nnodes wants {}. Start the same command "
+                   "again: a training goes on from its newest checkpoint",
+                   what, open_, plan_.order.places.size(), plan_.job.spec.rules.min_nodes));
 }
 
 void HostsRun::on_node_end(const NodeReport& report) {

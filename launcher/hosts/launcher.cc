@@ -25,6 +25,7 @@ constexpr std::size_t kSaidLinesMax = 20;
 // The shell's exit status for a program that does not exist.
 constexpr int kShellNotFound = 127;
 constexpr int kShellNotExecutable = 126;
+constexpr int kSshFailed = 255;
 
 bool is_this_machine(const std::string& host) {
   std::array<char, 256> name{};
@@ -188,6 +189,10 @@ std::string Launcher::why_ended(const Child& child, int status) const {
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
   if (!child.reached && (code == kShellNotFound || code == kShellNotExecutable)) {
     why += fmt::format("; ddp-run has to be at {} on every host", order_.program);
+  }
+  if (!child.reached && code == kSshFailed && child.agent == "ssh") {
+    why += fmt::format("; `ssh {} true` must work without a password and without a question",
+                       child.group.front().host);
   }
   return why;
 }

@@ -131,7 +131,8 @@ TEST_F(DdpRunSsh, AWrongKeyIsNamed) {
   const Finished done = run_on("stranger", shell("true"));
   EXPECT_EQ(done.status, 67);
   EXPECT_THAT(done.err, AllOf(HasSubstr("host stranger cannot be reached"),
-                              HasSubstr("Permission denied (publickey)")));
+                              HasSubstr("Permission denied (publickey)"),
+                              HasSubstr("`ssh stranger true` must work")));
 }
 
 TEST_F(DdpRunSsh, AProgramThatIsNotThere) {
@@ -160,7 +161,9 @@ TEST_F(DdpRunSsh, AKilledSshEndsItsSide) {
   ASSERT_GT(ssh, 1);
   ::kill(ssh, SIGKILL);
   EXPECT_EQ(job.wait(), 72) << job.err();
-  EXPECT_THAT(job.err(), HasSubstr("host hostb was lost: ssh was ended by signal 9 (SIGKILL)"));
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("host hostb was lost: ssh was ended by signal 9 (SIGKILL)"),
+                    HasSubstr("1 of 2 hosts left, and --nnodes wants 2. Start")));
   EXPECT_TRUE(is_gone());
 }
 
