@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Runs in a fresh root folder (fresh_root.sh): installs ~/packages, uses each of them, purges them, and looks for what is left.
 set -euo pipefail
-examples=$PWD/worker
 export DEBIAN_FRONTEND=noninteractive
 cd "$HOME"
 
@@ -35,7 +34,7 @@ all() { quietly apt-get install -q -y --no-install-recommends ./packages/*.deb; 
 demo() { ddp-run demo >out 2>&1 || { cat out; fail "the demo"; }; tail -n 3 out; }
 cmake_project() {
   quietly apt-get install -q -y --no-install-recommends g++ cmake ninja-build
-  cp -r "$examples/examples" project
+  cp -r /usr/share/doc/libddp-dev/examples project
   quietly cmake -S project -B project/build -G Ninja
   quietly cmake --build project/build
   ddp-run --standalone --nproc-per-node 2 project/build/train >out || { cat out; fail "the CMake project"; }
