@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs in a fresh root folder (fresh_root.sh): installs ~/packages, uses each of them, purges them, and looks for what is left.
 set -euo pipefail
+tree=$PWD
 export DEBIAN_FRONTEND=noninteractive
 cd "$HOME"
 
@@ -17,7 +18,7 @@ step() {  # WHAT COMMAND...: prints how long it took
   "$@"
   echo "== $what: $((SECONDS - before)) s"
 }
-files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root -o -path /var/cache -o -path /var/log \) -prune -o -print | sort; }
+files() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /root -o -path /var/cache -o -path /var/log -o -path "$tree" \) -prune -o -print | sort; }
 
 alone() {
   quietly apt-get install -q -y --no-install-recommends ./packages/ddp-run_*.deb
