@@ -58,6 +58,10 @@ class Job {
   bool finished() const { return phase_ == Phase::kFinished; }
   // Every node has left and none can come back, so the job can be forgotten.
   bool abandoned() const;
+  // Whether nodes are missing, and no round has begun yet.
+  bool waits_for_its_first_round() const;
+  // The other jobs of this daemon for which that holds.
+  void note_other_waiting_jobs(std::vector<std::string> job_ids);
   JobStatus status(TimePoint now) const;
   // As RendezvousCore's.
   std::optional<std::pair<ConnectionId, int>> place_of(Rank rank) const;
@@ -347,6 +351,7 @@ class Job {
   std::vector<std::string> hosts() const;
   std::string missing_detail() const;
   std::string waiting_text(TimePoint now) const;
+  std::string other_jobs_text() const;
   void send(ConnectionId to, const wire::CoordinatorMessage& message);
 
   const CoreOptions options_;
@@ -374,6 +379,7 @@ class Job {
   NodeFailures node_failures_;
   std::vector<LeftOut> left_out_;   // For people; oldest first.
   std::optional<LeftOut> refused_;  // For people: the last node that came with other rules.
+  std::vector<std::string> other_waiting_jobs_;  // For people.
   Earlier earlier_;
   Round next_round_ = 0;  // The first number that no round has used.
   NextStart next_start_;

@@ -222,7 +222,26 @@ std::string Job::waiting_text(TimePoint now) const {
                      rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, are,
                      names, rules_.min_nodes - have, missing_detail(),
                      seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms})) +
-         turned_away_text();
+         turned_away_text() + other_jobs_text();
+}
+
+bool Job::waits_for_its_first_round() const {
+  return phase_ == Phase::kWaiting && round_.number == kNoRound && !gathering_.last_call_ends;
+}
+
+void Job::note_other_waiting_jobs(std::vector<std::string> job_ids) {
+  other_waiting_jobs_ = std::move(job_ids);
+}
+
+// Nodes that were given different names for their job wait for each other, each in a job of its
+// own.
+std::string Job::other_jobs_text() const {
+  if (round_.number != kNoRound || other_waiting_jobs_.empty()) return "";
+  const bool one = other_waiting_jobs_.size() == 1;
+  return fmt::format(
+      "; {} {} {} for nodes here, too, and this is job {}: nodes of one job need the same "
+      "--rdzv-id",
+      one ? "job" : "jobs", some_of(other_waiting_jobs_), one ? "waits" : "wait", id_);
 }
 
 void Job::announce() {

@@ -17,6 +17,8 @@ constexpr int kRestartsMax = 1'000'000'000;
 constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
 // How many finished jobs are kept, to refuse late joins. Beyond that, the oldest is forgotten.
 constexpr std::size_t kFinishedJobsMax = 1'024;
+// Of jobs that wait for their nodes: how many tell each other. A person needs one.
+constexpr std::size_t kWaitingNamedMax = 8;
 
 // Why the join is invalid; empty if it is valid.
 constexpr std::size_t kTextBytesMax = 4'096;
@@ -139,8 +141,22 @@ std::vector<Action> RendezvousCore::on_disconnect(TimePoint now, ConnectionId co
   return settled(std::move(actions));
 }
 
+void RendezvousCore::tell_jobs_who_waits() {
+  std::vector<std::string> waiting;
+  for (const auto& [job_id, job] : jobs_) {
+    if (waiting.size() < kWaitingNamedMax && job->waits_for_its_first_round())
+      waiting.push_back(job_id);
+  }
+  for (const std::string& job_id : waiting) {
+    std::vector<std::string> others = waiting;
+    std::erase(others, job_id);
+    jobs_[job_id]->note_other_waiting_jobs(std::move(others));
+  }
+}
+
 std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
   std::vector<Action> actions;
+  tell_jobs_who_waits();
   for (const auto& [job_id, job] : jobs_) {
     if (!job->finished()) job->tick(now, actions);
   }

@@ -232,6 +232,24 @@ TEST(Membership, WhoComesWithTheRightRulesIsNoLongerRefused) {
   EXPECT_EQ(h.last<wire::Waiting>(a).text, "2 of 3 nodes are in (a, b); 1 missing, 60 s left");
 }
 
+TEST(Membership, NodesOfTwoNamesForAJobHearOfEachOther) {
+  Harness h;
+  wire::Join other = Harness::node("b", 2, 2);
+  other.job_id = "jbo";
+  const auto a = h.join(Harness::node("a", 2, 2));
+  const auto b = h.join(other);
+  h.pass(Duration{5'000});
+  EXPECT_EQ(h.last<wire::Waiting>(a).text,
+            "1 of 2 nodes is in (a); 1 missing, 55 s left; job jbo waits for nodes here, too, and "
+            "this is job job: nodes of one job need the same --rdzv-id");
+  EXPECT_THAT(h.last<wire::Waiting>(b).text, HasSubstr("; job job waits for nodes here, too"));
+  other = Harness::node("c", 2, 2);
+  other.job_id = "jbo";
+  h.join(other);
+  h.pass(Duration{5'000});
+  EXPECT_EQ(h.last<wire::Waiting>(a).text, "1 of 2 nodes is in (a); 1 missing, 50 s left");
+}
+
 TEST(Membership, ANewNodeStopsASmallerRoundWithoutACharge) {
   Harness h;
   const auto a = h.join(Harness::node("a", 1, 2, 0));
