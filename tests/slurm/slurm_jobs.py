@@ -24,6 +24,7 @@ import slurm as slurm_support
 LIMIT_S = 240
 SKIPPED = 77
 BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
+SOURCE = Path(__file__).resolve().parents[2]
 DDP_RUN = str(BIN / "ddp-run")
 TRAINER_WORKER = BIN.parent / "test-bin" / "trainer_worker"
 PYTHON_PACKAGES = BIN.parent / "python"
@@ -252,14 +253,12 @@ def without_srun_it_says_what_to_type(slurm, folder):
 
 
 def the_script_that_people_copy_runs(slurm, folder):
-    """scripts/ddp-run.sbatch with another program: its directives, ddp-run from PATH, its checkpoints beside it."""
-    text = (Path(__file__).resolve().parents[2] / "scripts" / "ddp-run.sbatch").read_text()
+    """scripts/ddp-run.sbatch as it is, but for a shorter training: ddp-run from PATH, its checkpoints beside it."""
+    text = (SOURCE / "scripts" / "ddp-run.sbatch").read_text()
     *head, last = text.rstrip().split("\n")
-    check(last.startswith("srun ddp-run --max-restarts 3 ddp-train ") and '--checkpoint-dir "$SLURM_SUBMIT_DIR/run1"' in last, last)
-    training = " ".join(["srun ddp-run --max-restarts 3 ddp-train", *TRAINING, '1 --checkpoint-dir "$SLURM_SUBMIT_DIR/run1"',
-                         '--summary "$SLURM_SUBMIT_DIR/summary.json"'])
+    shorter = " ".join([last, *TRAINING[TRAINING.index("--train-samples"):], '1 --summary "$SLURM_SUBMIT_DIR/summary.json"'])
     path = folder / "train.sbatch"
-    path.write_text("\n".join([*head, f"export PATH={BIN}:$PATH", training]) + "\n")
+    path.write_text("\n".join([*head, f"export PATH={BIN}:$PATH", shorter]) + "\n")
     number = slurm.submit(path, cwd=folder)
     slurm.wait_for_state(number, ["COMPLETED", "FAILED"], LIMIT_S)
     said = "".join(file.read_text(errors="replace") for file in folder.glob("train-*.out"))
