@@ -3,13 +3,14 @@ import subprocess
 from pathlib import Path
 
 
-def flags_of_new(folder, addresses):
-    """ddp-run's flags for a node whose certificate has these numeric addresses, of an authority of its own. Files are in the folder."""
+def flags_of_new(folder, addresses, names=()):
+    """ddp-run's flags for a node whose certificate has these numeric addresses and names, of an authority of its own. Files are in the
+    folder: node.pem, node.key, ca.pem."""
     folder = Path(folder)
 
     def openssl(*words):
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-    (folder / "node.ext").write_text(f"subjectAltName={','.join(f'IP:{address}' for address in addresses)}\n")
+    (folder / "node.ext").write_text(f"subjectAltName={','.join([*(f'IP:{each}' for each in addresses), *(f'DNS:{each}' for each in names)])}\n")
     curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
     openssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test-authority", "-days", "2")
     openssl("req", *curve, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node")
