@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import documents
 import jobs
 import slurm as slurm_support
 
@@ -268,6 +269,30 @@ def the_script_that_people_copy_runs(slurm, folder):
     check(any((folder / "run1").glob("step-*/manifest.json")), said)
 
 
+def what_the_manual_types_runs(slurm, folder):
+    """Its lines for srun, here with three nodes of two CPUs. What it says of sbatch, SLURM reads."""
+    manual = SOURCE / "launcher/ddp_run/MANUAL.md"
+    (folder / "train.py").write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n")
+    said = {}
+    for _, line in documents.commands(manual):
+        if line.startswith("srun "):
+            shorter = line.replace("-N4", "-N3").replace("-node=8", "-node=2")
+            job = Job(slurm, folder, "bash", "-c", f"PATH={BIN}:$PATH; {shorter}")
+            check(job.wait() in (0, 77), f"{line}\n{job.out}\n{job.err}")  # 77: this machine is no good node.
+            said[line] = job.out
+    check([lines_with(text, r"rank (\d) of (\d)") for text in said.values()][:2] ==
+          [[(str(rank), str(count)) for rank in range(count)] for count in (3, 6)], said)
+    check(len(said) == 3 and "bandwidth" in list(said.values())[2], said)
+    spans = [text for _, language, text in documents.code(manual) if language is None]
+    for program, count in (("sbatch", 2), ("srun", 2), ("ddp-run --nnodes", 1)):
+        flags = [text.split(" ", 1)[1] for text in spans if text.startswith(f"{program} ")]
+        check(len(flags) == count, f"{program} {flags}")
+        line = {"sbatch": "sbatch --test-only FLAGS --wrap true", "srun": "n=3; node=n1; srun FLAGS true",
+                "ddp-run --nnodes": f"srun -N3 {DDP_RUN} --dry-run FLAGS true"}[program]
+        for each in flags:
+            Job(slurm, folder, "bash", "-c", line.replace("FLAGS", each.replace("3:4", "2:3"))).ends_with(0)
+
+
 def tasks_of_a_trainer_are_one_job(slurm, folder):
     """A program with ddp::Trainer and no ddp-run in sight: both layouts train with two workers what each would train alone."""
     for name, layout, epochs in (("node", ["-N2", "--ntasks-per-node=1"], 1), ("task", ["-N1", "-n2"], 1)):
@@ -386,7 +411,7 @@ PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_number
          nodes_with_a_step_each_are_one_job, nodes_with_a_step_each_go_on_later_once,
          strangers_are_kept_out_without_a_flag, everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
          the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later,
-         tasks_of_a_python_program_are_ranks]
+         what_the_manual_types_runs, tasks_of_a_python_program_are_ranks]
 TRAINS = [the_script_that_people_copy_runs, tasks_of_a_trainer_are_one_job, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,
           the_end_of_the_time_is_announced_by_ddp_run_itself, a_cancelled_job_stays_cancelled]
 LONG = [slurms_own_limit_is_a_requeue]
