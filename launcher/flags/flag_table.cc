@@ -111,16 +111,15 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--local-addr 10.0.0.7"},
 
     {kRendezvous, "rdzv-token-file", 0, "FILE",
-     "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
-     "may connect only from the job's nodes. The secret is the same on all nodes; only its owner "
-     "may be able to read the file (chmod 600). DDP_RDZV_TOKEN in the environment can hold the "
-     "secret instead",
+     "file with the job's secret: only nodes that know it may join, and their workers reach the "
+     "store through their agent. The secret is the same on all nodes; only its owner may be able "
+     "to read the file (chmod 600). DDP_RDZV_TOKEN in the environment can hold the secret instead",
      "--rdzv-token-file ~/.ddp-run-token", true},
     {kRendezvous, "tls-cert", 0, "FILE",
-     "this node's certificate in PEM: mutual TLS then protects what ddp-run and its agents tell "
-     "the rendezvous. The certificate of the node that runs the rendezvous must name the "
-     "endpoint's host; with --hosts and no endpoint, this machine's address (--local-addr). Store "
-     "traffic is not encrypted. Needs --tls-key and --tls-ca",
+     "this node's certificate in PEM: mutual TLS then protects what ddp-run, its agents and ranks "
+     "of libddp send to other nodes, store traffic included; not what gloo and NCCL send. The "
+     "certificate of the node that runs the rendezvous must name the endpoint's host; with --hosts "
+     "and no endpoint, this machine's address (--local-addr). Needs --tls-key and --tls-ca",
      "--tls-cert node.pem --tls-key node.key --tls-ca ca.pem", true},
     {kRendezvous, "tls-key", 0, "FILE", "private key of --tls-cert, without a passphrase", "",
      true},

@@ -61,8 +61,8 @@ options::options_description visible_flags(Texts& texts) {
   add("max-value-bytes", texts.max_value_bytes, "N",
       fmt::format("longest value (default: {}M)", limits.value_bytes >> 20));
   add("rdzv-token-file", texts.token_file, "FILE",
-      "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
-      "may connect only from this machine and the nodes' addresses. Only its owner may be able to "
+      "file with the job's secret: only nodes that know it may join. Store clients are let in from "
+      "this machine only, and workers through their agents. Only its owner may be able to "
       "read the file (chmod 600). DDP_RDZV_TOKEN in the environment can hold the secret instead");
   add("tls-cert", texts.tls.certificate, "FILE",
       "the daemon's certificate in PEM, which must name the host that nodes connect to. Agents "
