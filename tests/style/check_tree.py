@@ -155,7 +155,8 @@ def pure_cores():
 
 
 def public_headers():
-    """The list is what an installation has, so what a listed header includes is on it, too."""
+    """The list is what an installation has, so what a listed header includes is on it, too. Programs include ddp.h or runtime.h, which
+    have all of it."""
     listed, before = set(), ""
     for number, line in enumerate(lines(PUBLIC_HEADERS), 1):
         if not line or line.startswith("#"):
@@ -171,6 +172,14 @@ def public_headers():
         for number, included in includes(root / header):
             if included not in listed and (root / included).exists():
                 yield f"{header}:{number}: a public header includes {included}, which is not in {name(PUBLIC_HEADERS)}"
+    reached, left = set(), ["worker/package/ddp.h", "worker/package/runtime.h"]
+    while left:
+        header = left.pop()
+        if header not in reached and (root / header).exists():
+            reached.add(header)
+            left += [included for _, included in includes(root / header)]
+    for header in sorted(listed - reached):
+        yield f"{header}: is public, and programs do not get it; include it in worker/package/ddp.h"
 
 
 def public_includes():

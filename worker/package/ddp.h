@@ -38,6 +38,8 @@
 #include "worker/ddp/trainer/learning_rate_monitor.h"
 #include "worker/ddp/trainer/model_checkpoint.h"
 #include "worker/ddp/trainer/progress_bar.h"
+#include "worker/ddp/trainer/tensorboard_logger.h"
+#include "worker/ddp/trainer/throughput_monitor.h"
 #include "worker/ddp/trainer/trainer.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 #include "worker/nccl/nccl_group.h"
