@@ -9,12 +9,41 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import documents  # noqa: E402
 from commands import output_of as run  # noqa: E402
 
 build, source = Path(sys.argv[1]).resolve().parent, Path(sys.argv[2]).resolve()
 # The same place every time, so that ccache knows the compiler's arguments again.
 scratch = build / "installed-package"
 prefix, example = scratch / "prefix", scratch / "example"
+
+
+# What the pieces of worker/MANUAL.md take for granted, in their order: the parameters of a function that has the piece as its body.
+TAKEN_FOR_GRANTED = [
+    "at::Tensor loss, torch::optim::SGD& optimizer", "int world_size, int rank",
+    "at::Tensor loss, at::Tensor all, at::Tensor mine, at::Tensor received, at::Tensor sent, std::vector<std::int64_t> received_rows, "
+    "std::vector<std::int64_t> sent_rows, at::Tensor weights, Group group",
+    "", "torch::optim::SGD& sgd, std::shared_ptr<Net> net, Group group, at::Tensor loss",
+    "torch::optim::AdamOptions options, std::shared_ptr<Net> net, Group group, at::Tensor loss",
+    "std::shared_ptr<Net> net, Pair batch, at::Tensor (*criterion)(at::Tensor, at::Tensor)",
+    "std::shared_ptr<ddp::TensorDataset> train, std::shared_ptr<ddp::TensorDataset> valid, std::shared_ptr<ddp::TensorDataset> test",
+    "torch::optim::AdamWOptions options, std::shared_ptr<Net> net, Group group, at::Tensor loss",
+    "std::shared_ptr<Net> net, torch::optim::SGD& optimizer, std::int64_t step",
+]
+MANUAL_HEAD = """#include <ddp/ddp.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+#include "../net.h"
+
+using Group = std::shared_ptr<ddp::ProcessGroup>;
+struct Pair { at::Tensor input, target; };
+struct Module : ddp::TrainerModule {
+  at::Tensor training_step(const ddp::Batch& batch, std::int64_t /*index*/) override { return batch[0]; }
+  ddp::ConfiguredOptimizer configure_optimizers() override { return std::unique_ptr<torch::optim::Adam>(); }
+};
+"""
 
 
 def expect(condition, text):
@@ -35,6 +64,30 @@ def install_and_build():
     shutil.copytree(source / "worker" / "examples", example)
     run("cmake", "-S", example, "-B", example / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache())
     run("cmake", "--build", example / "build")
+
+
+def check_manual():
+    """The code in the manual compiles; its lines for CMake say how. Names and headers that it mentions exist."""
+    blocks = {language: [] for language in ("c++", "cmake", None)}
+    for number, language, text in documents.code(source / "worker" / "MANUAL.md"):
+        blocks.setdefault(language, []).append((number, text))
+    expect(len(blocks["c++"]) == len(TAKEN_FOR_GRANTED) and len(blocks["cmake"]) == 1, f"MANUAL.md has other code: {blocks}")
+    pieces = [MANUAL_HEAD]
+    for (number, text), parameters in zip(blocks["c++"], TAKEN_FOR_GRANTED):
+        net = "using Net = Module;" if "Trainer" in text else ""
+        pieces.append(f'void piece_{number}({parameters}) {{ {net}\n#line {number} "worker/MANUAL.md"\n{text.replace("...", ";")}\n}}\n')
+    for number, text in blocks[None]:
+        for name in re.findall(r"ddp::(\w+)", text):
+            pieces.append(f'#line {number} "worker/MANUAL.md"\nnamespace names {{ using ddp::{name}; }}\n')
+        for header in re.findall(r"^[\w/]+\.h$", text):
+            expect(any((source / "worker").rglob(header)), f"worker/MANUAL.md:{number}: there is no {header}")
+    (example / "manual").mkdir()
+    (example / "manual" / "manual.cc").write_text("".join(pieces))
+    # With the targets of these names, the header that is parsed already, and no program: only whether it compiles.
+    with open(example / "CMakeLists.txt", "a") as project:
+        project.write(f"add_executable(other sum.cc)\n{blocks['cmake'][0][1]}\nadd_library(manual OBJECT manual/manual.cc)\n"
+                      "target_link_libraries(manual PRIVATE ddp::ddp)\ntarget_precompile_headers(manual REUSE_FROM train)\n")
+    run("cmake", "--build", example / "build", "--target", "manual", "other")
 
 
 def check_headers():
@@ -149,6 +202,7 @@ def check_another_libtorch():
 
 
 install_and_build()
+check_manual()
 check_headers()
 check_training()
 check_sum()
