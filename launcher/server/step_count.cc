@@ -1,6 +1,7 @@
 #include "launcher/server/step_count.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -10,6 +11,8 @@ namespace ddp::server {
 namespace {
 
 constexpr std::size_t kMindMadeUp = 4;
+// The daemon asks each agent at least once in a second, and events come rank by rank.
+constexpr std::uint64_t kMindMadeUpUs = 3'000'000;
 
 // The text after `name` and a colon, up to the next comma or brace; empty if it is not there.
 std::string_view field_of(std::string_view line, const char* name) {
@@ -30,6 +33,11 @@ void StepCount::take_line(std::string_view line) {
   if (line.find("\"cat\":\"step\"") != std::string::npos) {
     if (const auto process = parse_whole_number<std::size_t>(field_of(line, "pid")))
       ++steps_of_[*process];
+    const std::string_view began = field_of(line, "ts");
+    if (const auto us = parse_whole_number<std::uint64_t>(began.substr(0, began.find('.')))) {
+      first_us_ = std::min(first_us_, *us);
+      last_us_ = std::max(last_us_, *us);
+    }
   } else if (line.find("\"name\":\"ranks\"") != std::string::npos) {
     ranks_ = parse_whole_number<std::size_t>(field_of(line, "count")).value_or(ranks_);
     // Rank 0 is process 1.
@@ -45,7 +53,8 @@ std::size_t StepCount::fewest() const {
     fewest = std::min(fewest, steps);
     most = std::max(most, steps);
   }
-  const bool are_all = steps_of_.size() >= ranks_ || most >= kMindMadeUp * wanted_;
+  const bool is_long = last_us_ > first_us_ && last_us_ - first_us_ >= kMindMadeUpUs;
+  const bool are_all = steps_of_.size() >= ranks_ || (is_long && most >= kMindMadeUp * wanted_);
   return are_all ? fewest : 0;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -10,8 +12,8 @@ namespace ddp::server {
 
 // Counts the steps in a trace's events, until every rank has ended enough. How many ranks there
 // are, the events say (TraceFeed). Of ranks that end none (some programs report their progress on
-// rank 0 only), the count makes up its mind once others have ended four times as many. Ranks that a
-// smaller round has not got do not count any more.
+// rank 0 only), the count makes up its mind once others have ended four times as many, over three
+// seconds. Ranks that a smaller round has not got do not count any more.
 class StepCount {
  public:
   // wanted: 0 for no limit.
@@ -33,6 +35,9 @@ class StepCount {
   LineAssembler lines_;
   std::size_t ranks_ = 0;                        // As the events say.
   std::map<std::size_t, std::size_t> steps_of_;  // By the number of the rank's process.
+  // When the first and the last of these began.
+  std::uint64_t first_us_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t last_us_ = 0;
 };
 
 }  // namespace ddp::server

@@ -171,10 +171,21 @@ TEST(StepCount, WaitsForRanksThatHaveNotEndedAny) {
   server::StepCount count(2);
   count.take(R"({"ph":"M","pid":1000000,"tid":1,"name":"ranks","args":{"count":2}},)"
              "\n");
-  for (int i = 0; i < 7; ++i) count.take(event(0, "step", i, i + 1));
+  constexpr double kSecond = 1e6;
+  for (int i = 0; i < 7; ++i) count.take(event(0, "step", i * kSecond, (i + 1) * kSecond));
   EXPECT_FALSE(count.is_reached());
   // Rank 1 does not report any, as it seems.
-  count.take(event(0, "step", 7, 8));
+  count.take(event(0, "step", 7 * kSecond, 8 * kSecond));
+  EXPECT_TRUE(count.is_reached());
+}
+
+TEST(StepCount, ManyQuickStepsOfOneRankAreNotAll) {
+  server::StepCount count(2);
+  count.take(R"({"ph":"M","pid":1000000,"tid":1,"name":"ranks","args":{"count":2}},)"
+             "\n");
+  for (int i = 0; i < 200; ++i) count.take(event(0, "step", i * 500, (i + 1) * 500));
+  EXPECT_FALSE(count.is_reached());  // Those of rank 1 come behind these.
+  for (int i = 0; i < 2; ++i) count.take(event(1, "step", i * 500, (i + 1) * 500));
   EXPECT_TRUE(count.is_reached());
 }
 
