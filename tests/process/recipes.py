@@ -425,14 +425,13 @@ def put_a_key():
 
 
 def main():
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "true"], check=False).returncode != 0:
-        print("needs root and namespaces")
-        return SKIPPED
+    namespaces = ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child", "sh", "-c"]
+    network = "ip link set lo up && ip link add v0 up type veth peer name v1 && ip link set v1 up && ip address add 10.0.0.1/24 dev v0"
     if "IN_NAMESPACES" not in os.environ:
-        network = "ip link set lo up && ip link add v0 up type veth peer name v1 && ip link set v1 up && ip address add 10.0.0.1/24 dev v0"
-        inside = ["sh", "-c", f'{network} && exec "$@"', "sh", sys.executable, *sys.argv]
-        os.execvpe("unshare", ["unshare", "--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child", *inside],
-                   {**os.environ, "IN_NAMESPACES": "1"})
+        if os.geteuid() != 0 or subprocess.run([*namespaces, network], check=False).returncode != 0:
+            print("needs root and namespaces with a network")
+            return SKIPPED
+        os.execvpe(namespaces[0], [*namespaces, f'{network} && exec "$@"', "sh", sys.executable, *sys.argv], {**os.environ, "IN_NAMESPACES": "1"})
     with tempfile.TemporaryDirectory(prefix="recipes.") as folder:
         make_place(Path(folder))
         assigned = assignments()
