@@ -114,7 +114,7 @@ def missing_names():
 
 
 OTHERS = ("cmake", "pip", "srun", "sbatch", "scancel", "mpirun", "kubectl", "ctest", "scripts/", "COPY", "flux")
-OTHERS_FLAGS = {"--op", "--wait"}
+OTHERS_FLAGS = {"--op", "--wait", "--no-install-recommends"}
 OTHERS_VARIABLES = {"PET_NAME", "DDP_WERROR", "DDP_TEST_FULL"}
 
 
@@ -287,6 +287,7 @@ BY_HAND = by("takes minutes, or changes this machine")
 MPI, SLURM, PIP = by("tests/process/mpi.py"), by("tests/slurm/slurm_jobs.py"), by("tests/python/installed.py")
 TRAINED, PLAIN = typed("weights_sha256", ranks=2), typed(ranks=2)
 STATUS, KEYS = with_job(typed("RANKS")), with_job(typed("who"))
+CHECK = typed("bandwidth", "clock", nodes=2, statuses=(0, 77))  # 77: this machine is no good node.
 SMALL = "--context 16 --width 16 --sample-bytes 0 --batch-size 2 --threads 1 --max-steps 1"
 VALUE = flags(f"ddp-run --rdzv-endpoint node1:29400 --dry-run FLAGS {PROGRAM}", "worker 0")
 DEVICES = flags(f"ddp-run --dry-run FLAGS {PROGRAM}", "CUDA", statuses=(0, 64))  # Here there may be none.
@@ -295,7 +296,8 @@ HOW = {
     README: {
         "scripts/package": PACKAGES, "apt install": PACKAGES, "ddp-run demo": by("tests/process/demo.py"), "scripts/quickstart": BY_HAND,
         "scripts/test": CI, "ddp-run --standalone --nproc-per-node 2 --max-restarts 3 ddp-train ": TRAINED,
-        "ddp-run --standalone --nproc-per-node 2 train.py": PLAIN, "ddp-run --standalone": planned("nodes       1"),
+        "ddp-run --standalone --nproc-per-node 2 train.py": PLAIN, "ddp-run --nnodes 2 --rdzv-endpoint": typed("weights_sha256", ranks=2, nodes=2),
+        "ddp-run check --nnodes 2": CHECK, "--hosts ": flags(f"ddp-run --dry-run FLAGS {PROGRAM}", "worker 0"), "ddp-run --standalone": planned("nodes       1"),
         "ddp-run top ": with_job(in_a_terminal), "ddp-run trace ": with_job(typed("step")), "http://": with_job(looked_at),
     },
     MANUAL: {
@@ -322,7 +324,7 @@ HOW = {
         "srun ": SLURM, "ddp-run --nnodes 3:4 --max-restarts 3": SLURM, "mpirun -np 4 --map-by": by_open_mpi,
         "mpiexec ": MPI, "flux ": by("there is no Flux in Debian"), "ddp-run train.py": by("tests/unit/launcher/schedulers_test.cc"),
         # Others.
-        "ddp-run check --check-dir": typed("/dev/shm", "write speed", statuses=(0, 77)), "ddp-run check": names_a_word,
+        "ddp-run check --check-dir": typed("/dev/shm", "write speed", statuses=(0, 77)), "ddp-run check": names_a_word, "ddp-run check --nnodes 2": CHECK,
         "ddp-run check --nnodes 4": typed("bandwidth", "clock", nodes=4, statuses=(0, 77)),  # Memory for 32 workers may lack here.
         "ddp-checkpoint ls|verify|show run1": looks_into_run1, "ddp-checkpoint COMMAND": names_a_word,
         "ddp-run --trace FILE": planned("worker 0"), "ddp-train --": helped("ddp-train"),
