@@ -60,7 +60,7 @@ class Job {
   bool abandoned() const;
   // Whether nodes are missing, and no round has begun yet.
   bool waits_for_its_first_round() const;
-  // The other jobs of this daemon for which that holds.
+  // Other jobs of this daemon for which that holds; none if it does not hold for this one.
   void note_other_waiting_jobs(std::vector<std::string> job_ids);
   JobStatus status(TimePoint now) const;
   // As RendezvousCore's.
@@ -377,8 +377,9 @@ class Job {
 
   Budget budget_;
   NodeFailures node_failures_;
-  std::vector<LeftOut> left_out_;   // For people; oldest first.
-  std::optional<LeftOut> refused_;  // For people: the last node that came with other rules.
+  std::vector<LeftOut> left_out_;  // For people; oldest first.
+  std::optional<LeftOut>
+      refused_;  // For people: why the last one was not let in while nodes are missing.
   std::vector<std::string> other_waiting_jobs_;  // For people.
   Earlier earlier_;
   Round next_round_ = 0;  // The first number that no round has used.

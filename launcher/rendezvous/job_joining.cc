@@ -75,8 +75,10 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
     if (hold_for_silent(from, join, peer_address)) return;
     const std::string why_not = objection(join);
     if (!why_not.empty()) {
+      refuse(from, fmt::format("job {}: {}", id_, why_not));
+      if (phase_ != Phase::kWaiting) return;
       refused_ = {.host = join.host, .reason = why_not};
-      return refuse(from, fmt::format("job {}: {}", id_, why_not));
+      return announce();
     }
     if (const std::string failing = dispensable(join); !failing.empty())
       return refuse_unfit(from, join.host, failing);

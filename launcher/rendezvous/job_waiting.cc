@@ -101,6 +101,7 @@ void Job::begin_round(Round number, std::vector<Member> members) {
             .members = std::move(members),
             .began = now_,
             .best_at_start = budget_.best_step};
+  refused_.reset();
   for (const Member& member : round_.members) {
     round_.rank_of_node[member.info.node_id] = rank_of(member);
     round_.world_size += member.info.nproc;
@@ -226,7 +227,8 @@ std::string Job::waiting_text(TimePoint now) const {
 }
 
 bool Job::waits_for_its_first_round() const {
-  return phase_ == Phase::kWaiting && round_.number == kNoRound && !gathering_.last_call_ends;
+  return phase_ == Phase::kWaiting && next_round_ == 0 && !nodes_.empty() &&
+         !gathering_.last_call_ends;
 }
 
 void Job::note_other_waiting_jobs(std::vector<std::string> job_ids) {
@@ -236,7 +238,7 @@ void Job::note_other_waiting_jobs(std::vector<std::string> job_ids) {
 // Nodes that were given different names for their job wait for each other, each in a job of its
 // own.
 std::string Job::other_jobs_text() const {
-  if (round_.number != kNoRound || other_waiting_jobs_.empty()) return "";
+  if (other_waiting_jobs_.empty()) return "";
   const bool one = other_waiting_jobs_.size() == 1;
   return fmt::format(
       "; {} {} {} for nodes here, too, and this is job {}: nodes of one job need the same "
@@ -267,7 +269,7 @@ void Job::finish_for_missing_nodes() {
                   rules_.min_nodes - have, missing_detail());
   summary += turned_away_text();
   // Nodes that never came may have gone elsewhere.
-  if (round_.number == kNoRound && !refused_) {
+  if (next_round_ == 0 && !refused_) {
     summary += "; each node needs the same --rdzv-endpoint and --rdzv-id";
   }
   std::string report;

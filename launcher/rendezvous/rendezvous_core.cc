@@ -17,7 +17,7 @@ constexpr int kRestartsMax = 1'000'000'000;
 constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
 // How many finished jobs are kept, to refuse late joins. Beyond that, the oldest is forgotten.
 constexpr std::size_t kFinishedJobsMax = 1'024;
-// Of jobs that wait for their nodes: how many tell each other. A person needs one.
+// Of jobs that wait for their nodes: how many are told of. A person needs one.
 constexpr std::size_t kWaitingNamedMax = 8;
 
 // Why the join is invalid; empty if it is valid.
@@ -147,10 +147,11 @@ void RendezvousCore::tell_jobs_who_waits() {
     if (waiting.size() < kWaitingNamedMax && job->waits_for_its_first_round())
       waiting.push_back(job_id);
   }
-  for (const std::string& job_id : waiting) {
-    std::vector<std::string> others = waiting;
+  for (const auto& [job_id, job] : jobs_) {
+    std::vector<std::string> others;
+    if (job->waits_for_its_first_round()) others = waiting;
     std::erase(others, job_id);
-    jobs_[job_id]->note_other_waiting_jobs(std::move(others));
+    job->note_other_waiting_jobs(std::move(others));
   }
 }
 

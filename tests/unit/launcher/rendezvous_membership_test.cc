@@ -224,6 +224,20 @@ TEST(Membership, ThoseWhoWaitHearWhoWasRefused) {
   EXPECT_THAT(h.finished[0].summary, HasSubstr("; b was refused: --nnodes is 3 on b and 2 on a"));
 }
 
+// What was refused before a round has nothing to do with a loss after it.
+TEST(Membership, ARefusalIsOverOnceARoundBegins) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 2, 1));
+  h.join(Harness::node("c", 3, 3));
+  EXPECT_THAT(h.last<wire::Waiting>(a).text, HasSubstr("c was refused"));
+  const auto b = h.join(Harness::node("b", 2, 2, 1));
+  h.join(Harness::node("d", 3, 3));
+  h.disconnect(b);
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_THAT(h.last<wire::Waiting>(a).text, HasSubstr("1 missing (lost: b)"));
+  EXPECT_THAT(h.last<wire::Waiting>(a).text, Not(HasSubstr("refused")));
+}
+
 TEST(Membership, WhoComesWithTheRightRulesIsNoLongerRefused) {
   Harness h;
   const auto a = h.join(Harness::node("a", 3, 3));
