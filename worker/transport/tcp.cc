@@ -30,7 +30,6 @@ enum Purpose : std::uint32_t { kData = 0, kControl = 1 };
 constexpr std::byte kAccepted{0xA5};
 constexpr std::byte kOtherEngine{0xE0};           // Plus the listener's EngineKind.
 constexpr std::chrono::seconds kAddressTime{10};  // For each of several addresses.
-constexpr std::chrono::seconds kTellAfter{10};    // A firewall may drop packets without a sign.
 constexpr std::string_view kOpenPorts =
     "open all TCP ports between the nodes (`ddp-run check` tests them)";
 
@@ -109,8 +108,6 @@ bool complete(const std::vector<Expected>& expected) {
                      [](const Expected& each) { return static_cast<bool>(each.connection); });
 }
 
-void tell(const Error& so_far) { fmt::print(stderr, "ddp: {}; still trying\n", so_far.message); }
-
 Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Expected>& expected) {
   std::string missing;
   std::size_t named = identities.size();
@@ -120,7 +117,7 @@ Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Ex
     missing += fmt::format("{}rank {} on node {}", missing.empty() ? "" : ", ",
                            identities[named].connecting, identities[named].connecting_node);
   }
-  return make_error(Errc::kTimeout, "{} did not connect to rank {}; {}", missing,
+  return make_error(Errc::kTimeout, "{} did not connect to rank {}; if it runs, {}", missing,
                     identities[0].listening, kOpenPorts);
 }
 
@@ -151,16 +148,17 @@ Error cannot_connect(const LinkIdentity& identity, const Error& why) {
 
 Result<Connection> open_connection(const Endpoint& endpoint, const LinkIdentity& identity,
                                    const Preamble& preamble, const LinkGuard* guard,
-                                   TimePoint deadline) {
+                                   TimePoint deadline, Duration tell_after) {
   Error last = make_error(Errc::kInvalidArgument, "it published no address");
   for (const std::string& address : endpoint.addresses) {
     // An address that swallows packets must not use up the time of the others.
     const bool alone = endpoint.addresses.size() == 1;
     const TimePoint limit = alone ? deadline : std::min(deadline, Clock::now() + kAddressTime);
-    const TimePoint first = alone ? std::min(limit, Clock::now() + kTellAfter) : limit;
+    const TimePoint first = alone ? std::min(limit, Clock::now() + tell_after) : limit;
     auto fd = connect_socket(address, endpoint.port, first);
+    // A firewall may drop packets without a sign. The peer listens, since its endpoint is known.
     if (!fd && fd.error().code == Errc::kTimeout && first < limit) {
-      tell(cannot_connect(identity, fd.error()));
+      fmt::print(stderr, "ddp: {}; still trying\n", cannot_connect(identity, fd.error()).message);
       fd = connect_socket(address, endpoint.port, limit);
     }
     if (!fd) {
@@ -210,7 +208,6 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
   }
   std::vector<Visitor> visitors;
   const TimePoint since = Clock::now();
-  bool told = false;
   while (!complete(expected)) {
     std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
     for (const Visitor& visitor : visitors) {
@@ -220,10 +217,6 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return not_come(identities, expected);
     if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
-    if (!told && Clock::now() - since >= kTellAfter) {
-      told = true;
-      tell(not_come(identities, expected));
-    }
     const std::int64_t longest =
         WaitInterrupt::set() ? WaitInterrupt::until_look(since).count() : 1000;
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
@@ -254,14 +247,14 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
 }
 
 Result<LinkConnections> connect_link(const std::string& endpoint_text, const LinkIdentity& identity,
-                                     TimePoint deadline, EngineKind engine,
-                                     const LinkGuard* guard) {
+                                     TimePoint deadline, EngineKind engine, const LinkGuard* guard,
+                                     Duration tell_after) {
   auto endpoint = parse_endpoint(endpoint_text);
   if (!endpoint) return endpoint.error();
   LinkConnections found;
   for (const Purpose purpose : purposes_of(identity)) {
     const Preamble preamble = make_preamble(identity, endpoint->token, purpose, engine);
-    auto connection = open_connection(*endpoint, identity, preamble, guard, deadline);
+    auto connection = open_connection(*endpoint, identity, preamble, guard, deadline, tell_after);
     if (!connection) {
       if (connection.error().code == Errc::kMismatch) return connection.error();
       return cannot_connect(identity, connection.error());

@@ -64,10 +64,12 @@ class TcpListener {
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
-// what happened last. engine: what carries the data. guard: as the listener's.
+// what happened last. engine: what carries the data. guard: as the listener's. tell_after: if there
+// is one address and nothing comes from it for so long, standard error says so, once.
 Result<LinkConnections> connect_link(const std::string& endpoint, const LinkIdentity& identity,
                                      TimePoint deadline, EngineKind engine = EngineKind::kTcp,
-                                     const LinkGuard* guard = nullptr);
+                                     const LinkGuard* guard = nullptr,
+                                     Duration tell_after = Duration{10'000});
 
 // Numeric addresses at which other machines may reach this one, best first: the address that
 // packets to `host` leave from, and if that is a loopback address, those of the other interfaces

@@ -1,8 +1,10 @@
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <new>
 #include <string>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "common/wire/shm_layout.h"
 #include "tests/support/inproc.h"
 #include "tests/support/other_user.h"
+#include "worker/transport/endpoint.h"
 #include "worker/transport/tcp.h"
 #include "worker/transport/tcp_sockets.h"
 
@@ -224,6 +227,34 @@ TEST(Tcp, DeadlinesNameTheRank) {
   EXPECT_EQ(connected.error().code, Errc::kTimeout);
   EXPECT_THAT(connected.error().message, HasSubstr("rank 0 cannot connect to rank 1 on node 1"));
   EXPECT_THAT(connected.error().message, HasSubstr("open all TCP ports between the nodes"));
+}
+
+// A port behind a firewall, as it seems: the queue of connections to be accepted is full.
+TEST(Tcp, SaysOnceThatAPortIsNotReached) {
+  auto listener = std::move(transport::TcpListener::open()).value();
+  const std::string endpoint = listener->endpoint({"127.0.0.1"});
+  const int port = transport::parse_endpoint(endpoint)->port;
+  const UniqueFd full(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  listener.reset();
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1;
+  ::setsockopt(full.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  ASSERT_EQ(::bind(full.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  std::vector<UniqueFd> queued;
+  while (auto fd = transport::connect_socket("127.0.0.1", port, in(milliseconds(100))))
+    queued.push_back(std::move(*fd));
+  ::testing::internal::CaptureStderr();
+  const auto connected = transport::connect_link(endpoint, identity_of(3), in(milliseconds(300)),
+                                                 EngineKind::kTcp, nullptr, milliseconds(50));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ASSERT_FALSE(connected);
+  EXPECT_THAT(said, HasSubstr("ddp: rank 0 cannot connect to rank 1 on node 1"));
+  EXPECT_THAT(said, HasSubstr("open all TCP ports between the nodes"));
+  EXPECT_EQ(said.find("still trying"), said.rfind("still trying"));
 }
 
 TEST(Tcp, TriesTheNextAddress) {
