@@ -170,6 +170,7 @@ int run_as_started() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // The name decides: bin/ddp-rendezvous is a link to this program.
   if (argc > 0 && std::filesystem::path(argv[0]).filename() == "ddp-rendezvous")
     return daemon::run_daemon_program(argc, argv);
   const std::vector<std::string> given(argv + 1, argv + argc);

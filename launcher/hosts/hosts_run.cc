@@ -144,7 +144,7 @@ void HostsRun::on_gone(const NodeReport& report) {
   if (unreachable) return fail(kExitJoinTimeout, what);
   fail(kExitNodeLost,
        fmt::format("{}; {} of {} hosts left, and --nnodes wants {}. Start the same command "
-                   "again: a training goes on from its newest checkpoint",
+                   "again: a training with checkpoints goes on from the newest",
                    what, open_, plan_.order.places.size(), plan_.job.spec.rules.min_nodes));
 }
 

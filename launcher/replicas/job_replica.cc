@@ -279,7 +279,7 @@ void JobReplica::confirm(std::function<void()> confirmed) {
   });
 }
 
-// A leader that is handing over takes nothing in. If the other one does not take over, it goes on.
+// A leader that is handing over takes nothing in. If the order was not sent in time, it goes on.
 void JobReplica::ask_now_or_later(std::function<bool()> ask) {
   if (!later_.empty() || !ask()) later_.push_back(std::move(ask));
 }

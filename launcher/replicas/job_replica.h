@@ -110,7 +110,8 @@ class JobReplica {
     std::uint64_t term = 0;  // Of that coordinator.
   };
   const std::optional<ToldHistory>& told_history() const { return told_history_; }
-  // Lets another one lead, if there is one. Does not wait for it.
+  // Lets another one lead, if there is one. Does not wait for it. If that one does not take over,
+  // the office is lost before anybody is elected.
   void hand_over();
 
  private:

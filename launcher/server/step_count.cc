@@ -11,7 +11,7 @@ namespace ddp::server {
 namespace {
 
 constexpr std::size_t kMindMadeUp = 4;
-// The daemon asks each agent at least once in a second, and events come rank by rank.
+// Events come rank by rank, and an agent is asked at least once in a second, or two if it is slow.
 constexpr std::uint64_t kMindMadeUpUs = 3'000'000;
 
 // The text after `name` and a colon, up to the next comma or brace; empty if it is not there.
