@@ -18,17 +18,14 @@ def literals(data):
                                 for byte in data[begin:begin + PIECE]) + '"\n'
 
 
-def suffixes(part):
-    return "".join(Path(part).suffixes)
-
-
 def digest(text):
     return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
 
 
 def main(out, *parts):
-    texts = {suffix: [Path(part).read_text(encoding="utf-8") for part in parts if suffixes(part) == suffix]
-             for suffix in (".css", ".min.js", ".js", ".html")}
+    texts = {".css": [], ".min.js": [], ".js": [], ".html": []}
+    for part in parts:
+        texts[".min.js" if part.endswith(".min.js") else Path(part).suffix].append(Path(part).read_text(encoding="utf-8"))
     if any("</script" in text for text in texts[".js"] + texts[".min.js"]):
         raise SystemExit("bundle.py: a script contains </script")
     # One script, so that the parts see each other and nothing outside does.

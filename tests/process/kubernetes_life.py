@@ -11,9 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from support import jobs, pods  # noqa: E402
-from support.commands import output_of  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+import pods
+from commands import output_of
 
 LIMIT_S = 120
 GRACE_S = 30  # Kubernetes' default of terminationGracePeriodSeconds.

@@ -5,8 +5,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from support import pods  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import pods
 
 LIMIT_S = 120
 PROGRAM = ["sh", "-c", "echo pod $JOB_COMPLETION_INDEX is rank $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import socket
@@ -153,7 +154,7 @@ def in_a_terminal(recipe):
         os.execvpe("bash", ["bash", "-c", recipe.command], {**os.environ, "TERM": "xterm"})
     shown, deadline = b"", time.monotonic() + LIMIT_S
     with contextlib.suppress(OSError):  # The end of the terminal.
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and select.select([terminal], [], [], deadline - time.monotonic())[0]:
             shown += os.read(terminal, 4096)
             if b"rank" in shown.lower():
                 os.write(terminal, b"q")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from support import jobs
+import jobs
 
 SKIPPED = 77
 TOKEN = "a secret of the cluster that is long enough"
