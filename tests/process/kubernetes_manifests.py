@@ -4,12 +4,20 @@
 Debian's Python client of Kubernetes is made of the API's own schema: each of its classes knows its fields, their types, and which ones
 must be there. A field that the schema lacks is an error here, although a cluster would only warn of it.
 """
+import os
 import re
 import sys
 from pathlib import Path
 
 import yaml
-from kubernetes import client
+
+PYTHON = "/usr/bin/python3"  # Debian's, which has python3-kubernetes.
+try:
+    from kubernetes import client
+except ModuleNotFoundError:
+    if sys.executable == PYTHON:
+        raise
+    os.execv(PYTHON, [PYTHON, *sys.argv])
 
 PRIMITIVES = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
