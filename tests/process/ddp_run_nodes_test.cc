@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/exit_codes.h"
 #include "tests/process/ddp_run_fixture.h"
 
 namespace ddp::test {
