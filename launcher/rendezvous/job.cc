@@ -23,8 +23,10 @@ constexpr std::size_t kWaitBytesMax = 400;
 }  // namespace
 
 Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
-         const JobRecord* record, std::optional<JobHistory> history)
+         const JobRecord* record, std::optional<JobHistory> history,
+         std::function<std::vector<std::string>()> waiting_jobs)
     : options_(options),
+      waiting_jobs_(std::move(waiting_jobs)),
       id_(first.job_id),
       rules_(first.rules),
       rules_host_(first.host),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <list>
 #include <map>
@@ -38,9 +39,10 @@ class Job {
  public:
   // `first` sets the rules with which later joins must agree; its node must still call join().
   // `record`: what an earlier coordinator has stored of the job, or null. `history`: what it has
-  // told of it.
+  // told of it. `waiting_jobs`: some jobs, perhaps with this one, for which
+  // waits_for_its_first_round().
   Job(const CoreOptions& options, TimePoint now, const wire::Join& first, const JobRecord* record,
-      std::optional<JobHistory> history);
+      std::optional<JobHistory> history, std::function<std::vector<std::string>()> waiting_jobs);
 
   void join(TimePoint now, ConnectionId from, const wire::Join& join, std::string_view peer_address,
             std::vector<Action>& out);
@@ -60,8 +62,6 @@ class Job {
   bool abandoned() const;
   // Whether nodes are missing, and no round has begun yet.
   bool waits_for_its_first_round() const;
-  // Other jobs of this daemon for which that holds; none if it does not hold for this one.
-  void note_other_waiting_jobs(std::vector<std::string> job_ids);
   JobStatus status(TimePoint now) const;
   // As RendezvousCore's.
   std::optional<std::pair<ConnectionId, int>> place_of(Rank rank) const;
@@ -355,6 +355,7 @@ class Job {
   void send(ConnectionId to, const wire::CoordinatorMessage& message);
 
   const CoreOptions options_;
+  const std::function<std::vector<std::string>()> waiting_jobs_;
   const std::string id_;
   const config::JobRules rules_;
   const std::string rules_host_;  // The node that came first and set the rules.
@@ -380,7 +381,6 @@ class Job {
   std::vector<LeftOut> left_out_;  // For people; oldest first.
   std::optional<LeftOut>
       refused_;  // For people: why the last one was not let in while nodes are missing.
-  std::vector<std::string> other_waiting_jobs_;  // For people.
   Earlier earlier_;
   Round next_round_ = 0;  // The first number that no round has used.
   NextStart next_start_;

@@ -231,19 +231,18 @@ bool Job::waits_for_its_first_round() const {
          !gathering_.last_call_ends;
 }
 
-void Job::note_other_waiting_jobs(std::vector<std::string> job_ids) {
-  other_waiting_jobs_ = std::move(job_ids);
-}
-
 // Nodes that were given different names for their job wait for each other, each in a job of its
 // own.
 std::string Job::other_jobs_text() const {
-  if (other_waiting_jobs_.empty()) return "";
-  const bool one = other_waiting_jobs_.size() == 1;
+  if (!waits_for_its_first_round()) return "";
+  std::vector<std::string> others = waiting_jobs_();
+  std::erase(others, id_);
+  if (others.empty()) return "";
+  const bool one = others.size() == 1;
   return fmt::format(
       "; {} {} {} for nodes here, too, and this is job {}: nodes of one job need the same "
       "--rdzv-id",
-      one ? "job" : "jobs", some_of(other_waiting_jobs_), one ? "waits" : "wait", id_);
+      one ? "job" : "jobs", some_of(others), one ? "waits" : "wait", id_);
 }
 
 void Job::announce() {

@@ -17,7 +17,7 @@ constexpr int kRestartsMax = 1'000'000'000;
 constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
 // How many finished jobs are kept, to refuse late joins. Beyond that, the oldest is forgotten.
 constexpr std::size_t kFinishedJobsMax = 1'024;
-// Of jobs that wait for their nodes: how many are told of. A person needs one.
+// Of jobs that wait for their nodes: how many each is told of. A person needs one.
 constexpr std::size_t kWaitingNamedMax = 8;
 
 // Why the join is invalid; empty if it is valid.
@@ -94,9 +94,11 @@ std::vector<Action> RendezvousCore::on_join(TimePoint now, ConnectionId from,
   if (job == nullptr) {
     if (auto earlier = restored_.extract(join.job_id)) {
       auto& [record, history] = earlier.mapped();
-      job = std::make_unique<Job>(options_, now, join, &record, std::move(history));
+      job = std::make_unique<Job>(options_, now, join, &record, std::move(history),
+                                  [this] { return waiting_jobs(); });
     } else {
-      job = std::make_unique<Job>(options_, now, join, nullptr, std::nullopt);
+      job = std::make_unique<Job>(options_, now, join, nullptr, std::nullopt,
+                                  [this] { return waiting_jobs(); });
     }
   }
   job_of_[from] = join.job_id;
@@ -141,23 +143,18 @@ std::vector<Action> RendezvousCore::on_disconnect(TimePoint now, ConnectionId co
   return settled(std::move(actions));
 }
 
-void RendezvousCore::tell_jobs_who_waits() {
+// Nodes that wait for each other may have been given different names for their job.
+std::vector<std::string> RendezvousCore::waiting_jobs() const {
   std::vector<std::string> waiting;
   for (const auto& [job_id, job] : jobs_) {
-    if (waiting.size() < kWaitingNamedMax && job->waits_for_its_first_round())
-      waiting.push_back(job_id);
+    if (job != nullptr && job->waits_for_its_first_round()) waiting.push_back(job_id);
+    if (waiting.size() == kWaitingNamedMax) break;
   }
-  for (const auto& [job_id, job] : jobs_) {
-    std::vector<std::string> others;
-    if (job->waits_for_its_first_round()) others = waiting;
-    std::erase(others, job_id);
-    job->note_other_waiting_jobs(std::move(others));
-  }
+  return waiting;
 }
 
 std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
   std::vector<Action> actions;
-  tell_jobs_who_waits();
   for (const auto& [job_id, job] : jobs_) {
     if (!job->finished()) job->tick(now, actions);
   }

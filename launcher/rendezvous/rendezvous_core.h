@@ -123,8 +123,7 @@ class RendezvousCore {
  private:
   std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,
                               std::string_view peer_address);
-  // Nodes that wait for each other may have been given different names for their job.
-  void tell_jobs_who_waits();
+  std::vector<std::string> waiting_jobs() const;
   // Forgets connections that `actions` close, and jobs without nodes.
   std::vector<Action> settled(std::vector<Action> actions);
 
