@@ -5,7 +5,6 @@ It leaves out the model and the data, which come before it here, and "..." for a
 import operator
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import ddp_run
 import documents
+from commands import output_of
 
 BIN = Path(sys.argv[1]).resolve()
 SOURCE = Path(__file__).resolve().parents[2]
@@ -33,13 +33,6 @@ RUN = 'ddp_run.run_elastic(state, train, backend="ddp")\n'
 END = 'print("weights", ddp_run.weights_sha256(model), flush=True)\n'
 
 
-def run(*command):
-    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=LIMIT_S, check=False)
-    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
-    return done.stdout
-
-
 def blocks(page, *beginnings):
     """Those in Python, of which each begins as is said here."""
     found = [text for _, language, text in documents.code(page) if language == "python"]
@@ -49,7 +42,7 @@ def blocks(page, *beginnings):
 
 def ranks(program):
     Path("program.py").write_text(program)
-    said = run(BIN / "ddp-run", "--standalone", "--nproc-per-node", "2", "program.py")
+    said = output_of(BIN / "ddp-run", "--standalone", "--nproc-per-node", "2", "program.py", limit_s=LIMIT_S)
     found = re.findall("weights [0-9a-f]{64}", said)
     assert len(found) == 2 and len(set(found)) == 1, f"two ranks with the same weights were expected:\n{program}\n{said}"
 
@@ -85,9 +78,9 @@ def main():
     ranks(BEFORE + STATE.format("run3") + body(curves, ["loss = 1 / (state.step + 1)", "state.step += 1", "state.commit_if_due()"]) + RUN + END)
     assert list(Path("board").glob("events*")), "no curves"
     Path("exchange.py").write_text(BEFORE + STATE.format("run1") + 'ddp_run.export_checkpoint("run1", "pretrained.safetensors")\n' + exchange)
-    run(sys.executable, "exchange.py")
+    output_of(sys.executable, "exchange.py", limit_s=LIMIT_S)
     Path("model.pt").unlink()
-    run(sys.executable, *re.search(r"# Or python3 (.*)", exchange)[1].split())
+    output_of(sys.executable, *re.search(r"# Or python3 (.*)", exchange)[1].split(), limit_s=LIMIT_S)
     assert Path("model.pt").exists(), "nothing was exported"
     return 0
 
