@@ -366,12 +366,15 @@ void AgentFront::leave(const std::string& job_id, const NodeId& node_id, const s
   apply(core_->leave(Clock::now(), job_id, node_id, reason));
 }
 
-// Posted, because the callback may destroy this object.
+// Posted, because the callback may destroy this object. By then, the others may have answered, and
+// the next round be about to be stored.
 void AgentFront::check_left() {
-  if (!leaving_ || storing_ || !waiting_.empty()) return;
-  leaving_ = false;
-  asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_)] {
-    if (!alive.expired()) drained();
+  const auto has_left = [this] { return leaving_ && !storing_ && waiting_.empty(); };
+  if (!has_left()) return;
+  asio::post(io_, [this, has_left, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired() || !has_left()) return;
+    leaving_ = false;
+    drained();
   });
 }
 

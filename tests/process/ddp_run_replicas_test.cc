@@ -14,13 +14,14 @@
 namespace ddp::test {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
 class DdpRunReplicas : public DdpRunTest {
  protected:
-  // Stays until there is a file "go", but ends at once in the last round. Says where it was.
+  // Stays until there is a file "go", but ends at once from the last round on. Says where it was.
   Process& start_node(const std::string& nnodes, const Arguments& more = {}) {
     Arguments arguments{
         "--nnodes",  nnodes, "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_),
@@ -75,7 +76,7 @@ class DdpRunReplicas : public DdpRunTest {
       folder_.script("worker.sh",
                      "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
                      "echo round $DDP_ROUND restarts $TORCHELASTIC_RESTART_COUNT\n"
-                     "[ $DDP_ROUND = $LAST_ROUND ] && exit 0\n"
+                     "[ $DDP_ROUND -ge $LAST_ROUND ] && exit 0\n"
                      "while [ ! -f $OUT/go ]; do sleep 0.05; done\n");
 };
 
@@ -151,14 +152,16 @@ TEST_F(DdpRunReplicas, WorkersThatHadNotMetMeetInAnotherRound) {
   }
 }
 
-// Leaving is not closing, also for the node that hosts the rendezvous.
+// Leaving is not closing, also for the node that hosts the rendezvous. On a slow machine it may end
+// after it has stored that round 1 begins, but before it has said so; then the next coordinator
+// begins round 2.
 TEST_F(DdpRunReplicas, TheFirstNodeMayLeave) {
   const auto nodes = start_nodes(3, "2:3");
   nodes[0]->kill(SIGTERM);
   EXPECT_EQ(nodes[0]->wait(), 128 + SIGTERM) << nodes[0]->err();
   for (const int node : {1, 2}) {
     EXPECT_EQ(nodes[node]->wait(), 0) << nodes[node]->err();
-    EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 0")) << nodes[node]->err();
+    EXPECT_THAT(nodes[node]->out(), ContainsRegex("round [12] restarts 0")) << nodes[node]->err();
   }
 }
 

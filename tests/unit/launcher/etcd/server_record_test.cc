@@ -159,6 +159,25 @@ TEST_F(ServerRecordTest, NobodyIsToldToStopBeforeItIsSureToBeTheCoordinator) {
   ASSERT_TRUE(until([&] { return first.last<wire::Stop>() != nullptr; }));
 }
 
+// Otherwise a round could be stored and never announced, because another daemon coordinates by
+// then.
+TEST_F(ServerRecordTest, AnotherDaemonDoesNotTakeOverWhileSomethingIsToBeTold) {
+  open();
+  const Agent first(io_, server_->port(), "n0");
+  const Agent second(io_, server_->port(), "n1");
+  ASSERT_TRUE(until([&] { return waiting_ != nullptr; }));
+  release();
+  ASSERT_TRUE(until([&] { return first.last<wire::RoundStart>() != nullptr; }));
+  bool has_left = false;
+  server_->leave("job", "n2", "node n2 left", std::chrono::hours(1), [&] { has_left = true; });
+  server_->end_job("job", 1, "ended by hand");
+  let_things_go_on();
+  EXPECT_FALSE(has_left);
+  EXPECT_EQ(first.last<wire::Stop>(), nullptr);
+  release();
+  ASSERT_TRUE(until([&] { return has_left; }));
+}
+
 // What the keeper calls back after the daemon has gone is nobody's.
 TEST_F(ServerRecordTest, ALateAnswerOfTheKeeperHarmsNobody) {
   open();
