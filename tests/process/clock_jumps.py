@@ -8,13 +8,15 @@ end with the bytes of a training whose clock is left alone, in one round.
 """
 import json
 import os
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs  # noqa: E402
 
 BIN, SHIM = Path(sys.argv[1]), sys.argv[2]
 LIMIT_S = 240
@@ -67,16 +69,10 @@ def timers(folder):
     expect(sum("jumped" in one for one in output) == 2, "".join(output))
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def training(folder, jumps):
     """The summary of a training on two nodes, and how often the clock jumped."""
     clock = Clock(folder)
-    port = free_port()
+    port = jobs.free_port()
     nodes = []
     for node in range(2):
         command = [BIN / "ddp-run", "--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "clock", "--max-restarts", "3",

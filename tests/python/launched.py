@@ -6,7 +6,6 @@
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ddp_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
 import torchrun
 
 RANKS = 3
@@ -65,12 +65,6 @@ def spawned(rank, environment):
     train()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def result_of(start, folder):
     """Runs start(environment), which returns exit statuses. Gives nodes, the weights' digest, the step at which it went on."""
     out = Path(folder)
@@ -93,11 +87,11 @@ def main():
     ddp_run_program = f"{sys.argv[1]}/ddp-run"
 
     def shell(environment):
-        where = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
+        where = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": str(RANKS)}
         return statuses_of([(program, {**where, "RANK": str(rank)}) for rank in range(RANKS)])
 
     def spawn(environment):
-        where = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
+        where = {**environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": str(RANKS)}
         torch.multiprocessing.spawn(spawned, (where,), nprocs=RANKS)
         return [0]
 
@@ -109,7 +103,7 @@ def main():
                              {**environment, "DIE": "1"})])
 
     def two_nodes(environment):
-        port = free_port()
+        port = jobs.free_port()
         return statuses_of([([ddp_run_program, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", str(RANKS - 1 - node), "--rdzv-endpoint",
                               f"127.0.0.1:{port}", "--rdzv-id", "two", __file__, "--train"], environment) for node in range(2)])
 

@@ -133,7 +133,7 @@ def two_steps_share_the_nodes(slurm, folder):
 
 def nodes_with_a_step_each_are_one_job(slurm, folder):
     """The loop of torchrun's users: an srun for each node, in both of its rendezvous."""
-    port = slurm_support.free_ports(1)
+    port = jobs.free_port()
     place = {"static": f"--node-rank=$i --master-addr=$HEAD --master-port={port}",
              "c10d": f"--rdzv-backend c10d --rdzv-endpoint $HEAD:{port} --rdzv-id X"}
     for name, flags in place.items():
@@ -149,7 +149,7 @@ def nodes_with_a_step_each_are_one_job(slurm, folder):
 
 
 def nodes_with_a_step_each_go_on_later_once(slurm, folder):
-    port = slurm_support.free_ports(1)
+    port = jobs.free_port()
     text = ("#!/bin/bash\ni=0\nfor n in $(scontrol show hostnames); do srun -N1 -n1 -w $n "
             f"{DDP_RUN} --nnodes=2 --node-rank=$i --master-addr=127.0.0.1 --master-port={port} --no-python /bin/sh -c "
             "'echo ${$} > pid.$RANK; [ -n \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000; "
@@ -310,7 +310,7 @@ def tasks_of_a_python_program_are_ranks(slurm, folder):
     (folder / "train.py").write_text(PYTHON_PROGRAM)
     # Debian's PyTorch has no libuv.
     job = Job(slurm, folder, "srun", "-N1", "-n2", "env", f"PYTHONPATH={PYTHON_PACKAGES}", "USE_LIBUV=0", sys.executable, "train.py",
-              slurm_support.free_ports(1)).ends_with(0)
+              jobs.free_port()).ends_with(0)
     check(lines_with(job.out, r"(\d) of (\d): sum (\S+) on (\d) node\.") == [("0", "2", "3.0", "1"), ("1", "2", "3.0", "1")], job.out)
 
 

@@ -20,10 +20,34 @@ def wait_until(condition, limit_s, what):
         time.sleep(0.002)
 
 
-def free_port():
+PORTS = range(10_000, 29_000)  # Below the rendezvous' default and those that the system gives to connections.
+_next_port = os.getpid() * 97 % len(PORTS)
+_reserved = []
+
+
+def _reserve(port):
+    """Binds an abstract socket with the port's number in its name, as listener.h does. It is kept until this process ends."""
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        try:
+            probe.bind(("", port))
+            name.bind(f"\0ddp-test-port-{port}")
+        except OSError:
+            name.close()
+            return False
+    _reserved.append(name)
+    return True
+
+
+def free_port(count=1):
+    """The first of `count` consecutive free ports. No other test gets them while this process lives."""
+    global _next_port
+    for _ in PORTS:
+        first = PORTS[_next_port]
+        _next_port = (_next_port + count) % (len(PORTS) - count)
+        if all(_reserve(port) for port in range(first, first + count)):
+            return first
+    raise RuntimeError("no free port")
 
 
 def children(pid):

@@ -3,10 +3,13 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 namespace ddp::test {
 
@@ -43,19 +46,33 @@ class ListeningSocket {
   int port_ = 0;
 };
 
-// A free port, for programs that must be given one. It is below the ports that the system assigns
-// by itself (32768 and up), so that no connection of another program takes it first.
+// Whether no other test has the port. It is this process's from now on; keeps a descriptor.
+inline bool reserve_port(int port) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string text = "ddp-test-port-" + std::to_string(port);
+  text.copy(name.sun_path + 1, text.size());
+  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  const int kept = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (::bind(kept, reinterpret_cast<sockaddr*>(&name), size) == 0) return true;
+  ::close(kept);
+  return false;
+}
+
+// A free port, for a program that must be told one. No other test gets it while this process lives,
+// since an abstract socket has its number as a name; jobs.py does the same. The port is below the
+// rendezvous' default, and below those that the system gives to connections.
 inline int free_port() {
-  static int next = 10'000 + (::getpid() * 97) % 20'000;
-  for (int attempt = 0; attempt < 20'000; ++attempt) {
-    next = next >= 30'000 ? 10'000 : next + 1;
+  static int next = 10'000 + (::getpid() * 97) % 19'000;
+  for (int attempt = 0; attempt < 19'000; ++attempt) {
+    next = next >= 29'000 ? 10'000 : next + 1;
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>(next));
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool is_free = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-    ::close(fd);
-    if (is_free) return next;
+    const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_free = ::bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    ::close(probe);
+    if (is_free && reserve_port(next)) return next;
   }
   throw std::runtime_error("no free port");
 }

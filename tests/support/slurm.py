@@ -55,25 +55,6 @@ def reason_to_skip():
     return f"{', '.join(missing)}: not installed (packages slurm-wlm, munge)" if missing else ""
 
 
-def free_ports(count):
-    """The first of that many consecutive free ports."""
-    for _ in range(200):
-        first = jobs.free_port()
-        held = []
-        try:
-            for port in range(first, first + count):
-                probe = socket.socket()
-                held.append(probe)
-                probe.bind(("127.0.0.1", port))
-            return first
-        except (OSError, OverflowError):
-            continue
-        finally:
-            for probe in held:
-                probe.close()
-    raise RuntimeError("no free ports in a row")
-
-
 class Slurm:
     def __init__(self, folder, nodes=3):
         self.folder, self.count = Path(folder), nodes
@@ -92,7 +73,7 @@ class Slurm:
         self.daemon("munged", "munged", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket",
                     f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log",
                     f"--seed-file={folder}/munge.seed")
-        first = free_ports(self.count + 1)
+        first = jobs.free_port(self.count + 1)
         (folder / "slurm.conf").write_text(CONFIGURATION.format(
             host=socket.gethostname().split(".")[0], controller=first, folder=folder, count=self.count, first=first + 1,
             last=first + self.count))
