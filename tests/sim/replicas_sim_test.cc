@@ -2,7 +2,8 @@
 //
 //   replicas_sim_test                    a fixed set of seeds
 //   replicas_sim_test --seed N           one seed, with its history on standard output
-//   replicas_sim_test --seeds N --from M seeds M .. M + N - 1, for long runs
+//   replicas_sim_test --seeds N --from M seeds M .. M + N - 1, for long runs; from 1000000000 on,
+//   connections are reset, too
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -27,6 +28,14 @@ constexpr std::uint64_t kFoundSomething[] = {20'002'285,  30'030'782,  40'004'12
                                              50'009'983,  150'130'185, 150'533'907, 151'218'772,
                                              160'523'374, 170'800'198, 200'575'363};
 
+void run_seeds(std::uint64_t from, std::uint64_t count, ReplicasCoverage& coverage) {
+  for (std::uint64_t seed = from; seed < from + count; ++seed) {
+    const auto violation = ReplicasSimulation(seed).run(coverage);
+    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation
+                            << "\nrepeat it with: replicas_sim_test --seed " << seed;
+  }
+}
+
 TEST(ReplicasSimulation, NeverDoTwoCoordinatorsBeginRounds) {
   ReplicasCoverage coverage;
   if (options.one) {
@@ -38,17 +47,17 @@ TEST(ReplicasSimulation, NeverDoTwoCoordinatorsBeginRounds) {
     const auto violation = ReplicasSimulation(seed).run(coverage);
     EXPECT_FALSE(violation) << "seed " << seed << ": " << *violation;
   }
-  for (std::uint64_t seed = options.from; seed < options.from + options.count; ++seed) {
-    const auto violation = ReplicasSimulation(seed).run(coverage);
-    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation
-                            << "\nrepeat it with: replicas_sim_test --seed " << seed;
-  }
+  run_seeds(options.from, options.count, coverage);
+  if (HasFatalFailure()) return;
+  // A long run chooses for itself whether it has resets.
+  if (options.from == 1) run_seeds(ReplicasSimulation::kWithResets, options.count / 2, coverage);
   fmt::print(
-      "{} seeds, {} rounds, {} take-overs, {} crashes, {} new jobs, {} yields, {} stores of lost "
+      "{} seeds, {} rounds, {} take-overs, {} crashes, {} resets, {} new jobs, {} yields, {} "
+      "stores of lost "
       "coordinators, "
       "slowest take-over {} ms\n",
-      options.count, coverage.rounds, coverage.take_overs, coverage.crashes, coverage.new_jobs,
-      coverage.yields, coverage.failed_stores, coverage.slowest_ms);
+      options.count, coverage.rounds, coverage.take_overs, coverage.crashes, coverage.resets,
+      coverage.new_jobs, coverage.yields, coverage.failed_stores, coverage.slowest_ms);
   if (options.count < 1'000) return;
   // A simulation in which something never happens proves nothing about it.
   for (const std::uint64_t count : {coverage.rounds, coverage.take_overs, coverage.crashes,

@@ -23,6 +23,7 @@ HostPort place(int node, int port) { return {.host = fmt::format("n{}", node), .
 
 ReplicasSimulation::ReplicasSimulation(std::uint64_t seed, bool verbose)
     : random_(seed),
+      has_resets_(seed >= kWithResets),
       verbose_(verbose),
       nodes_(static_cast<int>(random_.between(3, 6))),
       voters_(nodes_ >= 5 && random_.one_in(2) ? 5 : 3),
@@ -121,8 +122,14 @@ void ReplicasSimulation::send(int from, const HostPort& to,
   }
   for (int copies = random_.one_in(50) ? 2 : 1; copies > 0; --copies) {
     if (random_.between(1, 100) <= loss_percent_) continue;
+    const auto resets = [this, from, receiver] {
+      return processes_[static_cast<std::size_t>(from)].resets +
+             processes_[static_cast<std::size_t>(receiver)].resets;
+    };
     queue_.after(random_.ms(0, max_delay_ms_),
-                 [this, receiver, message] { arrive(receiver, message); });
+                 [this, receiver, message, resets, before = resets()] {
+                   if (resets() == before) arrive(receiver, message);
+                 });
   }
 }
 
@@ -347,23 +354,12 @@ void ReplicasSimulation::crash(int index) {
   process.alive = false;
   last_crash_ = queue_.now();
   by_port_.erase(process.port);
-  const HostPort at = place(process.node, process.port);
   // The kernel closes its connections, unless the machine is gone, too.
   const bool is_silent = random_.one_in(3);
   if (process.joined_to >= 0) {
     queue_.after(is_silent ? kLease : Duration(0), [this, index] { disconnect_agent(index); });
   }
-  if (!is_silent) {
-    for (const int other : living()) {
-      if (!reaches(index, other)) continue;
-      queue_.after(random_.ms(0, max_delay_ms_), [this, other, at] {
-        Process& peer = processes_[static_cast<std::size_t>(other)];
-        if (peer.alive && peer.stopped_until <= queue_.now()) {
-          peer.replica->on_closed(clock(peer), at);
-        }
-      });
-    }
-  }
+  if (!is_silent) close_connections(index);
   for (const int other : living()) {
     if (processes_[static_cast<std::size_t>(other)].joined_to == index) disconnect_agent(other);
   }
@@ -376,6 +372,37 @@ void ReplicasSimulation::crash(int index) {
   });
 }
 
+// As the others see it.
+void ReplicasSimulation::close_connections(int index) {
+  const Process& process = processes_[static_cast<std::size_t>(index)];
+  const HostPort at = place(process.node, process.port);
+  for (const int other : living()) {
+    if (other == index || !reaches(index, other)) continue;
+    queue_.after(random_.ms(0, max_delay_ms_), [this, other, at] {
+      Process& peer = processes_[static_cast<std::size_t>(other)];
+      if (peer.alive && peer.stopped_until <= queue_.now()) {
+        peer.replica->on_closed(clock(peer), at);
+      }
+    });
+  }
+}
+
+// What is under way is lost with them. Both sides can connect again at once.
+void ReplicasSimulation::reset_connections(int index) {
+  Process& process = processes_[static_cast<std::size_t>(index)];
+  log(fmt::format("the connections of p{} are reset", index));
+  ++coverage_->resets;
+  ++process.resets;
+  close_connections(index);
+  disconnect_agent(index);
+  for (const int other : living()) {
+    const Process& peer = processes_[static_cast<std::size_t>(other)];
+    if (peer.joined_to == index) disconnect_agent(other);
+    if (other == index || process.stopped_until > queue_.now()) continue;
+    process.replica->on_closed(clock(process), place(peer.node, peer.port));
+  }
+}
+
 void ReplicasSimulation::fault() {
   if (faults_are_over_) return;
   queue_.after(random_.ms(100, 2'000), [this] { fault(); });
@@ -385,7 +412,7 @@ void ReplicasSimulation::fault() {
       random_.between(0, static_cast<std::int64_t>(alive.size()) - 1))];
   const int node = processes_[static_cast<std::size_t>(victim)].node;
   const auto other = static_cast<int>(random_.between(0, nodes_ - 1));
-  switch (random_.between(0, 9)) {
+  switch (random_.between(0, has_resets_ ? 10 : 9)) {
     case 0:
     case 1:
       if (may_crash()) crash(victim);
@@ -408,6 +435,9 @@ void ReplicasSimulation::fault() {
     case 9:
       log(fmt::format("p{} hands over", victim));
       processes_[static_cast<std::size_t>(victim)].replica->hand_over();
+      break;
+    case 10:
+      reset_connections(victim);
       break;
     case 5:
     case 6:

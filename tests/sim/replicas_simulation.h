@@ -20,6 +20,7 @@ struct ReplicasCoverage {
   std::uint64_t rounds = 0;
   std::uint64_t take_overs = 0;
   std::uint64_t crashes = 0;
+  std::uint64_t resets = 0;
   std::uint64_t new_jobs = 0;       // Most voters were lost at once.
   std::uint64_t yields = 0;         // A ddp-run took itself for the first and was not.
   std::uint64_t failed_stores = 0;  // The leadership was lost meanwhile.
@@ -29,7 +30,8 @@ struct ReplicasCoverage {
 // The ddp-runs of a job, with real Replicas and libraft, over a simulated network: messages are
 // late, lost, and come twice; nodes are cut off in one direction or both; processes end, stop for a
 // while, and their clocks run at different rates. A ddp-run that has ended is started again on the
-// same node, the first one as if it were the first of the job.
+// same node, the first one as if it were the first of the job. From seed kWithResets on, the
+// connections of a living process are reset, too, as by a firewall that is loaded again.
 //
 // What must hold: no two rounds have the same number and numbers only grow, whoever begins them; a
 // coordinator that is told that it leads has not been replaced; and when all is well again, one
@@ -39,6 +41,8 @@ struct ReplicasCoverage {
 // hear the coordinator within the time of its last call.
 class ReplicasSimulation {
  public:
+  static constexpr std::uint64_t kWithResets = 1'000'000'000;
+
   explicit ReplicasSimulation(std::uint64_t seed, bool verbose = false);
 
   // The violated property, or nothing if all held.
@@ -53,6 +57,7 @@ class ReplicasSimulation {
     bool alive = true;
     TimePoint stopped_until;
     std::deque<replicas::ReplicaMessage> stopped;  // Arrived while it was stopped.
+    int resets = 0;                                // Messages of before are lost.
     Duration offset{0};                            // Its clock is rate * time + offset.
     double rate = 1;
     Round last_round = kNoRound;  // Of its agent.
@@ -82,6 +87,8 @@ class ReplicasSimulation {
   void look_at_agents();
   void fault();
   void crash(int process);
+  void close_connections(int process);
+  void reset_connections(int process);
   bool reaches(int from, int to) const;
   bool may_crash() const;
   TimePoint clock(const Process& process) const;
@@ -91,6 +98,7 @@ class ReplicasSimulation {
   void check_end();
 
   Random random_;
+  const bool has_resets_;
   const bool verbose_;
   EventQueue queue_;
   const int nodes_;
