@@ -72,7 +72,7 @@ class RoundProcesses {
 
   // `writer`: the program ddp-checkpoint; empty: workers are told that no snapshots are accepted.
   RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console, Events events,
-                 const std::string& writer = program_beside_us("ddp-checkpoint"));
+                 const std::string& writer = installed_writer());
   ~RoundProcesses();
   RoundProcesses(const RoundProcesses&) = delete;
   RoundProcesses& operator=(const RoundProcesses&) = delete;

@@ -384,10 +384,8 @@ void SnapshotWriters::give_up() {
   events_.on_count(0);
 }
 
-std::string program_beside_us(const std::string& name) {
-  const std::string own = own_executable();
-  if (own.empty()) return "";
-  std::string program = own.substr(0, own.rfind('/') + 1) + name;
+std::string installed_writer() {
+  std::string program = program_beside("ddp-checkpoint");
   return ::access(program.c_str(), X_OK) == 0 ? program : "";
 }
 

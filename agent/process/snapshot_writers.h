@@ -111,7 +111,7 @@ class SnapshotWriters {
   net::Timer timer_;
 };
 
-// The path of the program `name` beside the running binary; empty if there is no executable one.
-std::string program_beside_us(const std::string& name);
+// The path of ddp-checkpoint beside the running program; empty if none is installed there.
+std::string installed_writer();
 
 }  // namespace ddp::agent

@@ -25,6 +25,11 @@ std::string own_executable() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored);
 }
 
+std::string program_beside(const std::string& name) {
+  const std::filesystem::path own = own_executable();
+  return own.empty() ? "" : own.parent_path() / name;
+}
+
 std::string clock_name() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;

@@ -12,6 +12,10 @@ std::vector<std::string> own_environment();
 // The path of the program's file; empty if /proc does not tell.
 std::string own_executable();
 
+// Where a program of this name is if it is installed beside the running one. It may not be there;
+// empty if /proc does not tell.
+std::string program_beside(const std::string& name);
+
 // Names the monotonic clock: equal for processes for which it shows the same, whatever container
 // they are in. Empty if the system does not tell.
 std::string clock_name();

@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <string_view>
 #include <system_error>
 
@@ -37,9 +36,7 @@ std::optional<int> run_subprogram(const std::vector<std::string>& arguments) {
   const std::string& word = arguments[0];
   if (std::find(kSubprograms.begin(), kSubprograms.end(), word) == kSubprograms.end())
     return std::nullopt;
-  const auto folder = std::filesystem::path(own_executable()).parent_path();
-  return become(word, (folder / ("ddp-" + word)).string(),
-                {arguments.begin() + 1, arguments.end()});
+  return become(word, program_beside("ddp-" + word), {arguments.begin() + 1, arguments.end()});
 }
 
 }  // namespace ddp::run

@@ -167,9 +167,6 @@ void AgentProcess::wait_for_end() {
       });
 }
 
-std::string agent_program() {
-  const std::string own = own_executable();
-  return own.substr(0, own.rfind('/') + 1) + "ddp-agent";
-}
+std::string agent_program() { return program_beside("ddp-agent"); }
 
 }  // namespace ddp::node

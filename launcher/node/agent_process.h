@@ -59,7 +59,7 @@ class AgentProcess {
   std::shared_ptr<void> alive_ = std::make_shared<char>();
 };
 
-// Path of ddp-agent: beside the running binary.
+// Where ddp-agent is.
 std::string agent_program();
 
 }  // namespace ddp::node
