@@ -193,7 +193,7 @@ std::string Job::missing_detail() const {
     const bool awaited = member.presence != Member::Presence::kLeft;
     if (awaited && !nodes_.contains(member.info.node_id)) lost.push_back(member.info.host);
   }
-  if (!lost.empty()) return fmt::format(" (lost: {})", some_of(lost));
+  if (!lost.empty()) return fmt::format(" (lost: {}; start ddp-run there again)", some_of(lost));
   std::set<int> ranks;
   for (int rank = 0; rank < rules_.min_nodes; ++rank) ranks.insert(rank);
   for (const auto& [node_id, node] : nodes_) {

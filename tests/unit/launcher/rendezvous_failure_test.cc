@@ -196,7 +196,8 @@ TEST(Failure, AClosedConnectionIsALostNodeAtOnce) {
   h.disconnect(h.b);
   EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: its connection closed");
   h.say(h.a, wire::Stopped{0, {}});
-  EXPECT_THAT(h.last<wire::Waiting>(h.a).text, HasSubstr("1 missing (lost: b)"));
+  EXPECT_THAT(h.last<wire::Waiting>(h.a).text,
+              HasSubstr("1 missing (lost: b; start ddp-run there again)"));
   h.pass(Duration{60'000});
   EXPECT_EQ(h.finished.at(0).exit_code, kExitJoinTimeout);
   EXPECT_THAT(h.finished.at(0).summary, HasSubstr("before that, node b was lost"));

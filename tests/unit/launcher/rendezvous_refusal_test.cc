@@ -82,7 +82,8 @@ TEST(WhoIsNotIn, ARefusalIsOverOnceARoundBegins) {
   h.join(Harness::node("d", 3, 3));
   h.disconnect(b);
   h.say(a, wire::Stopped{0, {}});
-  EXPECT_THAT(h.last<wire::Waiting>(a).text, HasSubstr("1 missing (lost: b)"));
+  EXPECT_THAT(h.last<wire::Waiting>(a).text,
+              HasSubstr("1 missing (lost: b; start ddp-run there again)"));
   EXPECT_THAT(h.last<wire::Waiting>(a).text, Not(HasSubstr("refused")));
 }
 
