@@ -43,9 +43,7 @@ class DdpRunAccess : public DdpRunTest {
 
   // Value of one of the daemon's counters.
   std::string refused(const std::string& reason) const {
-    RawClient client(port_);
-    client.send("GET /metrics HTTP/1.1\r\n\r\n");
-    const std::string page = client.receive_all();
+    const std::string page = http_get(port_, "/metrics");
     const std::string name = "ddp_refused_total{reason=\"" + reason + "\"} ";
     const std::size_t at = page.find("\n" + name);
     if (at == std::string::npos) return "absent";

@@ -63,12 +63,6 @@ class DdpRunReplicas : public DdpRunTest {
     return nodes;
   }
 
-  static std::string get(int port, const std::string& path) {
-    RawClient client(port);
-    client.send("GET " + path + " HTTP/1.1\r\n\r\n");
-    return client.receive_all();
-  }
-
   int last_round_ = 1;
   int keep_record_ = 3;
   const int port_ = free_port();
@@ -97,12 +91,12 @@ TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
   nodes[0]->kill(SIGKILL);
   Process& again = start_node("3", {"--max-restarts", "2"});
   await_round(1, 3);
-  const std::string answer = get(port_, "/");
+  const std::string answer = http_get(port_, "/");
   const auto place = answer.find("Location: http://127.0.0.1:");
   ASSERT_NE(place, std::string::npos) << answer;
-  EXPECT_THAT(get(port_, "/live"), StartsWith("HTTP/1.1 503")) << "the page has links then";
+  EXPECT_THAT(http_get(port_, "/live"), StartsWith("HTTP/1.1 503")) << "the page has links then";
   const int next = std::stoi(answer.substr(place + 27));
-  const std::string page = get(next, "/history");
+  const std::string page = http_get(next, "/history");
   const auto history =
       nlohmann::json::parse(page.substr(page.find("\r\n\r\n") + 4)).at("jobs").at(0);
   const auto& rounds = history.at("rounds");

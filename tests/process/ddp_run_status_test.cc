@@ -49,12 +49,7 @@ TEST_F(DdpRunStatus, ShowsARunningJob) {
 TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
   const int port = free_port();
   Process& job = start_job(port);
-  const auto scrape = [&] {
-    RawClient client(port);
-    client.send("GET /metrics HTTP/1.1\r\n\r\n");
-    const std::string answer = client.receive_all();
-    return PrometheusPage(answer.substr(answer.find("\r\n\r\n") + 4));
-  };
+  const auto scrape = [&] { return PrometheusPage(http_body(http_get(port, "/metrics"))); };
   const PrometheusPage before = scrape();
   EXPECT_EQ(before.value("ddp_job_world_size", R"({job="job"})"), 2);
   EXPECT_EQ(before.value("ddp_job_state", R"({job="job",state="running"})"), 1);
@@ -73,10 +68,7 @@ TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
 TEST_F(DdpRunStatus, ItsHistoryHasTheRounds) {
   const int port = free_port();
   Process& job = start_job(port);
-  RawClient client(port);
-  client.send("GET /history HTTP/1.1\r\n\r\n");
-  const std::string answer = client.receive_all();
-  const auto page = nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n") + 4));
+  const auto page = nlohmann::json::parse(http_body(http_get(port, "/history")));
   const auto round = page.at("jobs").at(0).at("rounds").at(0);
   EXPECT_EQ(round.at("reason"), "first round");
   EXPECT_EQ(round.at("world_size"), 2);

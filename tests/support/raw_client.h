@@ -123,4 +123,15 @@ class RawClient {
   int error_ = 0;
 };
 
+// The whole answer to a browser's request; "" if none comes. `headers`: each ends with \r\n.
+inline std::string http_get(int port, const std::string& target, const std::string& headers = "") {
+  RawClient client(port);
+  client.send("GET " + target + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
+  return client.receive_all();
+}
+
+inline std::string http_body(const std::string& answer) {
+  return answer.substr(answer.find("\r\n\r\n") + 4);
+}
+
 }  // namespace ddp::test

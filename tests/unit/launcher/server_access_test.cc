@@ -22,6 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
 using net::FrameConnection;
+using test::http_get;
 using test::RawClient;
 using test::ServerThread;
 using testing::HasSubstr;
@@ -179,9 +180,8 @@ TEST_F(ServerAccess, StoreClientsOfThisMachineAndPagesStayOpen) {
   ASSERT_TRUE(store);
   EXPECT_TRUE((*store)->set("k", "v"));
   EXPECT_FALSE(connect(server, "another token of this test"));
-  RawClient client(server.port());
-  client.send("GET /metrics HTTP/1.1\r\n\r\n");
-  EXPECT_THAT(client.receive_all(), HasSubstr("\nddp_refused_total{reason=\"wrong_token\"} 1\n"));
+  EXPECT_THAT(http_get(server.port(), "/metrics"),
+              HasSubstr("\nddp_refused_total{reason=\"wrong_token\"} 1\n"));
 }
 
 class ServerTls : public ServerAccess {
@@ -306,9 +306,7 @@ TEST_F(ServerTls, StoreClientsOfThisMachineAndPagesNeedNone) {
   const auto store = connect_tcp_store("127.0.0.1", server.port(), 20s);
   ASSERT_TRUE(store);
   EXPECT_TRUE((*store)->set("k", "v"));
-  RawClient client(server.port());
-  client.send("GET /status HTTP/1.1\r\n\r\n");
-  EXPECT_THAT(client.receive_all(), HasSubstr("200 OK"));
+  EXPECT_THAT(http_get(server.port(), "/status"), HasSubstr("200 OK"));
 }
 
 TEST(LoopbackTest, IsThisMachine) {

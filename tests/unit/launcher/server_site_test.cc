@@ -22,21 +22,13 @@ namespace ddp::server {
 namespace {
 
 using nlohmann::json;
+using test::http_body;
+using test::http_get;
 using test::RawAgent;
 using test::RawClient;
 using test::ServerThread;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-std::string get(int port, const std::string& target, const std::string& headers = "") {
-  RawClient client(port);
-  client.send(fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n", target, headers));
-  return client.receive_all();
-}
-
-std::string body_of(const std::string& answer) {
-  return answer.substr(answer.find("\r\n\r\n") + 4);
-}
 
 wire::Join join_of(const std::string& node_id, int nproc = 2) {
   wire::Join join;
@@ -171,7 +163,7 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
     agents.back()->send(join);
     agents.back()->send(beat);
   }
-  while (get(server.port(), "/status").size() < kMany * 32 * 400) {
+  while (http_get(server.port(), "/status").size() < kMany * 32 * 400) {
   }
   Events slow(server.port(), 4'096);
   Events quick(server.port());
@@ -190,8 +182,8 @@ TEST(ServerSite, TooManyBrowsersAreToldSo) {
   for (std::size_t i = 0; i < LiveFeed::kMaxBrowsers; ++i)
     all.push_back(std::make_unique<Events>(server.port()));
   EXPECT_THAT(all.back()->head(), StartsWith("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(get(server.port(), "/live"), StartsWith("HTTP/1.1 503 "));
-  EXPECT_THAT(get(server.port(), "/status"), StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(http_get(server.port(), "/live"), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(http_get(server.port(), "/status"), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
 TEST(ServerSite, ShowsWhatARankHasWritten) {
@@ -211,17 +203,18 @@ TEST(ServerSite, ShowsWhatARankHasWritten) {
   other.send(join);
   ASSERT_TRUE(other.receive<wire::Welcome>());  // So it was read.
   agent->send(wire::Output{.id = asked->id, .out = "a\n", .err = "b\n"});
-  EXPECT_EQ(json::parse(body_of(browser.receive_all())), json({{"out", "a\n"}, {"err", "b\n"}}));
+  EXPECT_EQ(json::parse(http_body(browser.receive_all())), json({{"out", "a\n"}, {"err", "b\n"}}));
 }
 
 TEST(ServerSite, SaysWhyThereIsNoOutput) {
   const ServerThread server;
   auto agent = agent_in_round(server.port());
-  EXPECT_THAT(get(server.port(), "/output?job=a%20job%26&rank=2"), StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(get(server.port(), "/output?job=b&rank=0"), StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(get(server.port(), "/output?rank=0"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_THAT(get(server.port(), "/output?job=b&rank=-1"), StartsWith("HTTP/1.1 400 "));
-  EXPECT_THAT(get(server.port(), "/failure?job=b"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(http_get(server.port(), "/output?job=a%20job%26&rank=2"),
+              StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(http_get(server.port(), "/output?job=b&rank=0"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(http_get(server.port(), "/output?rank=0"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(http_get(server.port(), "/output?job=b&rank=-1"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(http_get(server.port(), "/failure?job=b"), StartsWith("HTTP/1.1 404 "));
   // The agent is lost before it answers.
   RawClient browser(server.port());
   browser.send("GET /output?job=a%20job%26&rank=1 HTTP/1.1\r\n\r\n");
@@ -241,7 +234,7 @@ TEST(ServerSite, TheFailureIsThereInFull) {
   failed.failure.stderr_tail = {"the last words"};
   agent->send(failed);
   ASSERT_TRUE(agent->receive<wire::Stop>());
-  const std::string answer = get(server.port(), "/failure?job=a%20job%26");
+  const std::string answer = http_get(server.port(), "/failure?job=a%20job%26");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(answer, HasSubstr("the last words"));
 }
@@ -252,13 +245,13 @@ TEST(ServerSite, WithATokenThePageNeedsItAndTheFiguresDoNot) {
   options.token = Secret("the token of this test");
   ServerThread server(options);
   for (const char* path : {"/", "/live", "/output?job=a&rank=0", "/failure?job=a"}) {
-    const std::string answer = get(server.port(), path);
+    const std::string answer = http_get(server.port(), path);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 401 Unauthorized\r\n")) << path;
     EXPECT_THAT(answer, HasSubstr("WWW-Authenticate: Digest ")) << path;
     EXPECT_THAT(answer, testing::Not(HasSubstr("the token of"))) << path;
   }
   for (const char* path : {"/status", "/history", "/metrics"})
-    EXPECT_THAT(get(server.port(), path), StartsWith("HTTP/1.1 200 OK\r\n")) << path;
+    EXPECT_THAT(http_get(server.port(), path), StartsWith("HTTP/1.1 200 OK\r\n")) << path;
   const auto refused = [&] {
     std::uint64_t count = 0;
     server.call([&] {
@@ -267,7 +260,7 @@ TEST(ServerSite, WithATokenThePageNeedsItAndTheFiguresDoNot) {
     return count;
   };
   EXPECT_EQ(refused(), 0u);  // They have not tried one.
-  EXPECT_THAT(get(server.port(), "/", "Authorization: Digest username=\"x\"\r\n"),
+  EXPECT_THAT(http_get(server.port(), "/", "Authorization: Digest username=\"x\"\r\n"),
               StartsWith("HTTP/1.1 401 "));
   EXPECT_EQ(refused(), 1u);
 }

@@ -74,9 +74,7 @@ class StoreHostileTest : public testing::Test {
     return 0;
   }
   std::size_t metric(const std::string& name) const {
-    RawClient client(port_);
-    client.send("GET /metrics HTTP/1.1\r\n\r\n");
-    const std::string page = client.receive_all();
+    const std::string page = http_get(port_, "/metrics");
     const std::size_t at = page.find("\n" + name + " ");
     std::size_t value = 0;
     if (at == std::string::npos) return ~value;

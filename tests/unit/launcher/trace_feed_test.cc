@@ -28,6 +28,7 @@ namespace ddp::server {
 namespace {
 
 using nlohmann::json;
+using test::http_get;
 using test::RawAgent;
 using test::RawClient;
 using test::ServerThread;
@@ -36,12 +37,6 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr const char* kEvent = "{\"ph\":\"X\",\"name\":\"of the worker\"},\n";
-
-std::string refusal(int port, const std::string& target) {
-  RawClient client(port);
-  client.send(fmt::format("GET {} HTTP/1.1\r\n\r\n", target));
-  return client.receive_all();
-}
 
 wire::Join joining(const std::string& node_id, int nodes, const std::string& job_id = "job") {
   wire::Join join;
@@ -136,16 +131,16 @@ TEST(TraceFeed, ALaterReaderGetsTheNamesToo) {
 
 TEST(TraceFeed, SaysWhyThereIsNone) {
   const ServerThread server;
-  EXPECT_THAT(refusal(server.port(), "/trace"),
+  EXPECT_THAT(http_get(server.port(), "/trace"),
               AllOf(StartsWith("HTTP/1.1 404 "), HasSubstr("no such job runs now")));
   RawAgent agent(server.port());
   agent.send(joining("n0", 1));
   ASSERT_TRUE(agent.receive<wire::RoundStart>());
-  EXPECT_THAT(refusal(server.port(), "/trace?job=another"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(http_get(server.port(), "/trace?job=another"), StartsWith("HTTP/1.1 404 "));
   RawAgent other(server.port());
   other.send(joining("n0", 1, "other"));
   ASSERT_TRUE(other.receive<wire::RoundStart>());
-  EXPECT_THAT(refusal(server.port(), "/trace"),
+  EXPECT_THAT(http_get(server.port(), "/trace"),
               AllOf(StartsWith("HTTP/1.1 400 "), HasSubstr("name one: job, other")));
 }
 
@@ -154,7 +149,7 @@ TEST(TraceFeed, AJobWithATokenWantsIt) {
   ServerOptions options;
   options.token = Secret("the token of this test");
   const ServerThread server(options);
-  EXPECT_THAT(refusal(server.port(), "/trace"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_THAT(http_get(server.port(), "/trace"), StartsWith("HTTP/1.1 401 "));
 }
 
 class TraceFileTest : public testing::Test {
