@@ -159,8 +159,9 @@ def it_says_that_the_connection_is_lost(t):
 
 def it_is_one_file_after_the_job(t):
     page = t.folder / "page.html"
+    said_before = t.nodes[0].log_path.stat().st_size
     node = start(t.bin_dir, t.folder, t.port, 0, ["--nnodes", "1", "--page-file", str(page)])
-    jobs.wait_until(lambda: b"step" in node.log_path.read_bytes().split(b"resum")[-1], browser.LIMIT_S, "a step")
+    jobs.wait_until(lambda: b"step" in node.log_path.read_bytes()[said_before:].split(b"resum")[-1], browser.LIMIT_S, "a step")
     t.open()
     t.window.wait_for("document.querySelectorAll('#curves figure:not([hidden])').length > 0")
     node.process.send_signal(signal.SIGTERM)

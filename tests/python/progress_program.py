@@ -205,12 +205,18 @@ def has_own_handler():
 
 
 def trains():
-    """Thirty steps that compute the same, with a batch that takes rank 1 longer."""
+    """Thirty steps. Rank 1 has its batch only when rank 0 is about to reduce its gradients, so it is late on any machine."""
     dist.init_process_group("ddp")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    step = 0
+    for number, parameter in enumerate(model.parameters()):
+        if RANK == 0:
+            parameter.register_hook(lambda _, number=number: out(f"gradient.{step}.{number}").write_text(""))
     for step in range(1, 31):
         with ddp_run.trace_scope("input", "batch", step):
-            time.sleep(0.02 if RANK == 1 else 0.002)  # sleep: stands for a slow disk
+            if RANK == 1:
+                until(lambda: all(out(f"gradient.{step}.{number}").exists() for number in (0, 1)), "rank 0's gradients")
+                time.sleep(0.02)  # sleep: stands for a slow disk
         model(torch.ones(4, 64)).sum().backward()
         ddp_run.progress(step)
     dist.destroy_process_group()
