@@ -21,6 +21,7 @@ def wait_until(condition, limit_s, what):
 
 
 PORTS = range(10_000, 29_000)  # Below the rendezvous' default and those that the system gives to connections.
+RESERVATION = "ddp-test-port-"
 _next_port = os.getpid() * 97 % len(PORTS)
 _reserved = []
 
@@ -31,7 +32,7 @@ def _reserve(port):
     with socket.socket() as probe:
         try:
             probe.bind(("", port))
-            name.bind(f"\0ddp-test-port-{port}")
+            name.bind(f"\0{RESERVATION}{port}")
         except OSError:
             name.close()
             return False
