@@ -35,7 +35,8 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
   std::vector<tcp::endpoint> endpoints;
   std::size_t next = 0;
   std::error_code last_error;
-  std::shared_ptr<ByteStream> stream;  // Once connected.
+  // Once connected. The event loop keeps the stream, and the stream this object, its handler.
+  std::weak_ptr<ByteStream> stream;
   Credentials credentials;
   std::optional<auth::ClientHandshake> handshake;  // With a token.
   std::string received;
@@ -56,7 +57,9 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
 };
 
 void ConnectAttempt::begin(const std::string& host, int port) {
-  limit.after(timeout, [self = shared_from_this()] { self->expire(); });
+  limit.after(timeout, [attempt = weak_from_this()] {
+    if (const auto self = attempt.lock()) self->expire();
+  });
   std::error_code error;
   const asio::ip::address address = asio::ip::make_address(host, error);
   if (!error) {
@@ -108,12 +111,13 @@ void ConnectAttempt::greet() {
     last_error = std::make_error_code(std::errc::connection_refused);
     return connect_next();
   }
-  stream = ByteStream::create(std::move(socket), {});
+  const auto connected = ByteStream::create(std::move(socket), {});
+  stream = connected;
   if (credentials.tls) {
-    stream->set_filter(credentials.tls->client(credentials.tls_name), {});
+    connected->set_filter(credentials.tls->client(credentials.tls_name), {});
   }
-  stream->set_handler(shared_from_this());
-  stream->send(handshake ? std::string_view(handshake->hello()) : wire::kRendezvousPreamble);
+  connected->set_handler(shared_from_this());
+  connected->send(handshake ? std::string_view(handshake->hello()) : wire::kRendezvousPreamble);
 }
 
 void ConnectAttempt::on_bytes(std::string_view bytes) {
@@ -158,7 +162,7 @@ void ConnectAttempt::go_on_with_handshake(std::string_view bytes) {
     if (answer.error().code == Errc::kProtocol) return foreign();
     return finish(Error{answer.error().code, fmt::format("{}: {}", where, answer.error().message)});
   }
-  stream->send(*answer);
+  stream.lock()->send(*answer);
   if (handshake->done()) adopt(handshake->rest());
 }
 
@@ -167,7 +171,7 @@ void ConnectAttempt::go_on_with_handshake(std::string_view bytes) {
 bool ConnectAttempt::is_strangers() const {
   if (credentials.any_user || handshake || credentials.tls) return false;
   UserGate gate;
-  return gate.judge(stream->descriptor()) == UserGate::Verdict::kOtherUser;
+  return gate.judge(stream.lock()->descriptor()) == UserGate::Verdict::kOtherUser;
 }
 
 void ConnectAttempt::adopt(std::string_view rest) {
@@ -178,11 +182,11 @@ void ConnectAttempt::adopt(std::string_view rest) {
                    "or trust that user with --any-user",
                    where));
   }
-  finish(FrameConnection::adopt(std::exchange(stream, nullptr), rest));
+  finish(FrameConnection::adopt(std::exchange(stream, {}).lock(), rest));
 }
 
 void ConnectAttempt::expire() {
-  if (stream) return foreign();
+  if (!stream.expired()) return foreign();
   finish(make_error(Errc::kTimeout, "no connection to {} within {} ms", where, timeout.count()));
 }
 
@@ -202,7 +206,7 @@ void ConnectAttempt::finish(Result<std::shared_ptr<FrameConnection>> result) {
   socket.close(ignored);
   // Held here, because closing releases the handler, which is this object.
   const auto self = shared_from_this();
-  if (const auto failed = std::exchange(stream, nullptr)) failed->close();
+  if (const auto failed = std::exchange(stream, {}).lock()) failed->close();
   run(std::move(result));
 }
 

@@ -304,6 +304,20 @@ TEST_F(NetTest, ConnectTakesACloseWithoutAnswerForAServerGoingDown) {
   EXPECT_EQ(result->error().code, Errc::kPeerLost);
 }
 
+TEST_F(NetTest, AnAttemptEndsWithItsEventLoop) {
+  const auto owned = std::make_shared<int>();
+  for (const bool is_connected : {false, true}) {
+    auto io = std::make_unique<asio::io_context>(1);
+    FrameConnection::connect(*io, "127.0.0.1", listener_->port(), {}, 20s,
+                             [owned](const ConnectResult&) {});
+    if (is_connected) {
+      ASSERT_TRUE(run_until(io_, [&] { return io->poll() == 0 && !accepted_.empty(); }));
+    }
+    io.reset();
+    EXPECT_EQ(owned.use_count(), 1) << is_connected;
+  }
+}
+
 // As a later release may answer.
 TEST_F(NetTest, AnotherVersionOfTheProtocolIsNamedWithARemedy) {
   for (const bool has_token : {false, true}) {
