@@ -74,6 +74,15 @@ int supervise(node::Supervisor& supervisor, asio::io_context& io, hosts::Started
   return status;
 }
 
+// srun can end the tasks of a step once one of them has failed. By then the others are about to end
+// with the job's status, which the signal must not replace.
+void let_no_signal_change_the_status(const std::vector<int>& signals) {
+  sigset_t late;
+  ::sigemptyset(&late);
+  for (const int signal : signals) ::sigaddset(&late, signal);
+  ::sigprocmask(SIG_BLOCK, &late, nullptr);
+}
+
 // Runs the planned job; gives the exit status.
 int run_job(const flags::Options& options, plan::JobPlan& plan, hosts::StartedNode* node) {
   auto step = slurm::StepRun::begin(plan);
@@ -106,6 +115,7 @@ int run_job(const flags::Options& options, plan::JobPlan& plan, hosts::StartedNo
   node::Supervisor supervisor(io, std::move(plan), std::move(*server));
   const int status = supervise(supervisor, io, node);
   step->end(supervisor.plan(), status, supervisor.to_be_continued(), supervisor.has_hosted());
+  let_no_signal_change_the_status(supervisor.plan().spec.signals);
   return status;
 }
 

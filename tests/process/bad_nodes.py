@@ -104,7 +104,7 @@ def disks():
 
 
 def memory():
-    """A control group with a limit of 200 MiB, in version 1 or 2, if this user may make one."""
+    """A control group with a limit of 450 MiB, in version 1 or 2, if this user may make one."""
     entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     v1 = [path for _, controllers, path in entries if "memory" in controllers.split(",")]
     own = Path("/sys/fs/cgroup/memory" + v1[0]) if v1 else Path("/sys/fs/cgroup" + entries[-1][2])
@@ -115,10 +115,10 @@ def memory():
     except OSError as error:
         return print(f"memory: left out, because no control group can be made: {error}")
     try:
-        (group / name).write_text(str(200 << 20))
+        (group / name).write_text(str(450 << 20))
         checks = check(expected=UNFIT, preexec=lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
         assert failed(checks) == ["memory"], checks
-        assert checks["memory"]["measured"] == f"200.0 MiB ({name} of {group})", checks
+        assert checks["memory"]["measured"] == f"450.0 MiB ({name} of {group})", checks
     except OSError as error:
         print(f"memory: left out, because the control group cannot be used: {error}")
     finally:
