@@ -2,6 +2,7 @@
 """Bad nodes: bad_nodes.py BIN_DIR. `ddp-run check` under real limits: of files, of memory, on small disks. A node that fails its
 health check, or that fails three times, is left out, and a spare takes its place. Needs root for the disks; says what it leaves out.
 """
+import atexit
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ UNFIT = 77
 LIMIT_S = 240
 # A tmpfs, so that a slow disk does not count.
 base = Path(tempfile.mkdtemp(prefix="ddp_bad_nodes.", dir="/dev/shm"))
+atexit.register(subprocess.run, ["rm", "-rf", str(base)], check=True)  # Also after a failure: other tests look at /dev/shm.
 
 
 def few_files():
@@ -254,4 +256,3 @@ for case in (healthy, lines, open_files, disks, memory, unhealthy_spare, unhealt
              lambda: failing_node(True)):
     case()
 print(f"{time.monotonic() - begin:.1f} s")
-subprocess.run(["rm", "-r", str(base)], check=True)
