@@ -46,6 +46,8 @@ class DoorThread {
     asio::post(io_, [this] { door_ = nullptr; });
     asio::post(io_, [this] { io_.stop(); });
     thread_.join();
+    io_.restart();
+    io_.poll();  // The door has posted that its streams are closed, which lets go of them.
   }
   DoorThread(const DoorThread&) = delete;
   DoorThread& operator=(const DoorThread&) = delete;
