@@ -10,6 +10,13 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+// ThreadSanitizer runs the handler of a signal when the thread next calls into it, not at once.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitized = true;
+#else
+inline constexpr bool kThreadSanitized = false;
+#endif
+
 // Roughly the factor by which it slows everything down: for tests that need time limits or fixed
 // amounts of work.
 inline constexpr int kSlowness = kSanitized ? 10 : 1;

@@ -37,21 +37,22 @@ bool divided(std::string_view list, std::vector<std::string>& texts) {
 }  // namespace
 
 RankBoard::RankBoard(const Meeting& meeting, int world_size, std::string what, TimePoint deadline)
-    : lock_(*meeting.in_use),
-      store_(*meeting.store),
+    : in_use_(meeting.in_use),
+      lock_(*in_use_),
+      store_(meeting.store),
       prefix_(meeting.prefix),
       world_size_(world_size),
       what_(std::move(what)),
       deadline_(deadline) {}
 
 Outcome RankBoard::publish(const std::string& key, const std::string& value) {
-  auto set = store_.set(prefix_ + key, value);
+  auto set = store_->set(prefix_ + key, value);
   if (!set) return Failure{set.error().code, -1, set.error().message};
   return {};
 }
 
 Outcome RankBoard::read(const std::string& key, std::string& value) {
-  auto got = store_.get(prefix_ + key, left());
+  auto got = store_->get(prefix_ + key, left());
   if (!got) return explain(got.error());
   value = std::move(*got);
   return {};
@@ -60,7 +61,7 @@ Outcome RankBoard::read(const std::string& key, std::string& value) {
 Outcome RankBoard::read(const std::vector<std::string>& keys, std::vector<std::string>& values) {
   std::vector<std::string> whole;
   for (const std::string& key : keys) whole.push_back(prefix_ + key);
-  auto got = store_.multi_get(whole, left());
+  auto got = store_->multi_get(whole, left());
   if (!got) return explain(got.error());
   values = std::move(*got);
   return {};
@@ -93,7 +94,7 @@ Outcome RankBoard::exchange(const std::string& name, int index, int count, const
 }
 
 bool RankBoard::has(const std::string& key) {
-  const auto there = store_.check({prefix_ + key});
+  const auto there = store_->check({prefix_ + key});
   return there && *there;
 }
 
@@ -107,7 +108,7 @@ Result<bool> RankBoard::are_present(Rank begin, Rank end) {
   std::vector<std::string> keys;
   for (Rank rank = begin; rank < end; ++rank)
     keys.push_back(fmt::format("{}/{}/{}", prefix_, presence_, rank));
-  return store_.check(keys);
+  return store_->check(keys);
 }
 
 Failure RankBoard::missing(const std::string& reason) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -42,8 +43,9 @@ class RankBoard {
   Result<bool> are_present(Rank begin, Rank end);
   Failure missing(const std::string& reason);
 
-  std::unique_lock<std::mutex> lock_;
-  Store& store_;
+  const std::shared_ptr<std::mutex> in_use_;
+  const std::unique_lock<std::mutex> lock_;  // Let go before what it locks.
+  const std::shared_ptr<Store> store_;
   const std::string prefix_;
   const int world_size_;
   const std::string what_;

@@ -217,8 +217,9 @@ TEST_F(DdpRunEtcd, OverTls) {
   EtcdCluster etcd(1, folder);
   ASSERT_TRUE(etcd.wait_until_ready());
   const std::string own = ",cert=" + folder + "/node.pem,key=" + folder + "/node.key";
-  const auto conf = [&](const std::string& rest) {
-    return node(etcd, "1", {"--join-timeout", "2", "--rdzv-conf", "protocol=https" + rest, "true"});
+  const auto conf = [&](const std::string& rest, const std::string& join_timeout = "240") {
+    return node(etcd, "1",
+                {"--join-timeout", join_timeout, "--rdzv-conf", "protocol=https" + rest, "true"});
   };
   const Finished right = run_job(conf(",cacert=" + folder + "/ca.pem" + own));
   EXPECT_EQ(right.status, 0) << right.err;
@@ -226,7 +227,7 @@ TEST_F(DdpRunEtcd, OverTls) {
   EXPECT_EQ(stranger.status, 64);
   EXPECT_THAT(stranger.err, HasSubstr("certificate"));
   EXPECT_THAT(stranger.err, HasSubstr("cacert"));
-  const Finished nameless = run_job(conf(",cacert=" + folder + "/ca.pem"));
+  const Finished nameless = run_job(conf(",cacert=" + folder + "/ca.pem", "2"));
   EXPECT_EQ(nameless.status, 67) << nameless.err;
 }
 
