@@ -14,6 +14,7 @@
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/http_request.h"
 #include "launcher/server/live_feed.h"
+#include "tests/support/process.h"
 #include "tests/support/raw_agent.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
@@ -159,12 +160,13 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
   for (std::size_t i = 0; i < kMany; ++i) {
     wire::Join join = join_of(fmt::format("n{}", i));
     join.rules.min_nodes = join.rules.max_nodes = 501;
+    join.rules.lease_ms = 3'600'000;  // They say nothing more, however slow this is.
     agents.push_back(std::make_unique<RawAgent>(server.port()));
     agents.back()->send(join);
     agents.back()->send(beat);
   }
-  while (http_get(server.port(), "/status").size() < kMany * 32 * 400) {
-  }
+  ASSERT_TRUE(test::wait_until(
+      [&] { return http_get(server.port(), "/status").size() >= kMany * 32 * 400; }));
   Events slow(server.port(), 4'096);
   Events quick(server.port());
   // It may take some seconds for the first, too.

@@ -39,6 +39,7 @@ TEST_P(OnDone, IsCalledOnceForEachOperationAndMessage) {
       ++told;
     };
     float value = 1;
+    float sent = 1;  // Not `value`: messages do not wait for operations.
     float received = 0;
     std::vector<WorkPtr> works;
     for (int i = 0; i < 20; ++i) {
@@ -48,7 +49,7 @@ TEST_P(OnDone, IsCalledOnceForEachOperationAndMessage) {
     const Rank right = (rank + 1) % size();
     const Rank left = (rank + size() - 1) % size();
     works.push_back(group(rank).recv(of(received), left, 0, telling(count)));
-    works.push_back(group(rank).send(of(value), right, 0, telling(count)));
+    works.push_back(group(rank).send(of(sent), right, 0, telling(count)));
     for (const WorkPtr& work : works) work->wait();
     while (told < 22) std::this_thread::yield();
     group(rank).barrier()->wait();
