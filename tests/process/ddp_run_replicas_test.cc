@@ -14,7 +14,6 @@
 namespace ddp::test {
 namespace {
 
-using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
@@ -97,8 +96,7 @@ TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
   EXPECT_THAT(http_get(port_, "/live"), StartsWith("HTTP/1.1 503")) << "the page has links then";
   const int next = std::stoi(answer.substr(place + 27));
   const std::string page = http_get(next, "/history");
-  const auto history =
-      nlohmann::json::parse(page.substr(page.find("\r\n\r\n") + 4)).at("jobs").at(0);
+  const auto history = nlohmann::json::parse(http_body(page)).at("jobs").at(0);
   const auto& rounds = history.at("rounds");
   ASSERT_EQ(rounds.size(), 2u) << history;
   EXPECT_EQ(rounds[0].at("reason"), "first round");
@@ -146,16 +144,15 @@ TEST_F(DdpRunReplicas, WorkersThatHadNotMetMeetInAnotherRound) {
   }
 }
 
-// Leaving is not closing, also for the node that hosts the rendezvous. On a slow machine it may end
-// after it has stored that round 1 begins, but before it has said so; then the next coordinator
-// begins round 2.
+// Leaving is not closing, also for the node that hosts the rendezvous. No round is stored and then
+// not announced.
 TEST_F(DdpRunReplicas, TheFirstNodeMayLeave) {
   const auto nodes = start_nodes(3, "2:3");
   nodes[0]->kill(SIGTERM);
   EXPECT_EQ(nodes[0]->wait(), 128 + SIGTERM) << nodes[0]->err();
   for (const int node : {1, 2}) {
     EXPECT_EQ(nodes[node]->wait(), 0) << nodes[node]->err();
-    EXPECT_THAT(nodes[node]->out(), ContainsRegex("round [12] restarts 0")) << nodes[node]->err();
+    EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 0")) << nodes[node]->err();
   }
 }
 

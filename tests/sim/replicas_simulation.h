@@ -72,6 +72,7 @@ class ReplicasSimulation {
     std::uint64_t office = 0;  // Counts offices over all processes.
   };
 
+  static HostPort place(int node, int port);
   void start(int node);
   void tick(int process);
   void send(int from, const HostPort& to, const replicas::ReplicaMessage& message);
@@ -85,12 +86,13 @@ class ReplicasSimulation {
   void connect_agent(int process);
   void disconnect_agent(int process);
   void look_at_agents();
+  bool reaches(int from, int to) const;
+  // replicas_faults.cc
   void fault();
+  bool may_crash() const;
   void crash(int process);
   void close_connections(int process);
   void reset_connections(int process);
-  bool reaches(int from, int to) const;
-  bool may_crash() const;
   TimePoint clock(const Process& process) const;
   void violate(const std::string& what);
   void log(const std::string& line) const;

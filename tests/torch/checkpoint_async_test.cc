@@ -13,6 +13,7 @@
 
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "tests/torch/checkpoint_fixture.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/slow_disk.h"
@@ -57,14 +58,8 @@ class SaveEndsDuringTheProof final : public test::PlainDisk {
   const std::shared_future<void> proof_has_begun_ = proof_begins_.get_future().share();
 };
 
-class AsyncCheckpointTest : public ::testing::Test {
+class AsyncCheckpointTest : public test::CheckpointTest {
  protected:
-  std::string path() const { return (folder_.path() / "ckpt").string(); }
-  CheckpointOptions options() const {
-    CheckpointOptions chosen;
-    chosen.directory = path();
-    return chosen;
-  }
   static void fill(Net& net, int value) {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : net.parameters()) parameter.fill_(value);
@@ -84,9 +79,6 @@ class AsyncCheckpointTest : public ::testing::Test {
     }
     return value;
   }
-
-  TempDir folder_;
-  std::shared_ptr<ProcessGroup> group_ = ProcessGroup::from_environment();
 };
 
 TEST_F(AsyncCheckpointTest, ADiskThatNeverAnswersFailsTheSaveAndNotTheTraining) {

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/temp_dir.h"
+#include "tests/torch/checkpoint_fixture.h"
 #include "tests/torch/checkpoint_model.h"
 #include "worker/checkpoint/directory_lock.h"
 #include "worker/ddp/state/checkpointer.h"
@@ -21,18 +21,7 @@ namespace {
 using test::Net;
 using ::testing::ElementsAre;
 
-class CheckpointFolderTest : public ::testing::Test {
- protected:
-  std::string path() const { return (folder_.path() / "ckpt").string(); }
-  CheckpointOptions options() const {
-    CheckpointOptions chosen;
-    chosen.directory = path();
-    return chosen;
-  }
-
-  test::TempDir folder_;
-  std::shared_ptr<ProcessGroup> group_ = ProcessGroup::from_environment();
-};
+using CheckpointFolderTest = test::CheckpointTest;
 
 TEST_F(CheckpointFolderTest, TheFolderIsOneCheckpointersAtATime) {
   CheckpointOptions impatient = options();

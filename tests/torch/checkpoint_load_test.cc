@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/temp_dir.h"
+#include "tests/torch/checkpoint_fixture.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/checkpoint/tool/tool.h"
@@ -24,15 +25,13 @@ using nlohmann::json;
 using test::GroupPtr;
 using test::Net;
 using test::run_ranks;
-using test::TempDir;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class CheckpointLoadTest : public ::testing::Test {
+class CheckpointLoadTest : public test::CheckpointTest {
  protected:
-  std::string path() const { return (folder_.path() / "ckpt").string(); }
   std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
 
   // A step of training, then a checkpoint of the model, its optimizer and a value.
@@ -56,7 +55,6 @@ class CheckpointLoadTest : public ::testing::Test {
     return checkpointer.load_latest(options);
   }
 
-  TempDir folder_;
   std::shared_ptr<ProcessGroup> group_ = ProcessGroup::from_environment();
 };
 

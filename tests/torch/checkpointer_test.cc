@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/temp_dir.h"
+#include "tests/torch/checkpoint_fixture.h"
 #include "tests/torch/checkpoint_model.h"
 
 // One process: what is accepted, what is restored, and what a failure leaves behind.
@@ -15,19 +16,14 @@ namespace {
 
 using nlohmann::json;
 using test::Net;
-using test::TempDir;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-class CheckpointerTest : public ::testing::Test {
+class CheckpointerTest : public test::CheckpointTest {
  protected:
   Checkpointer make(int keep = 3) { return Checkpointer(test::at_once(path(), keep), group_); }
-  std::string path() const { return (folder_.path() / "ckpt").string(); }
-
-  TempDir folder_;
-  std::shared_ptr<ProcessGroup> group_ = ProcessGroup::from_environment();
 };
 
 TEST_F(CheckpointerTest, AnEmptyFolderHasNothingToLoad) {
