@@ -115,15 +115,21 @@ def a_long_fsync(disk):
 
 def a_server_that_hangs(disk):
     with training(disk, 2, rate=2_000_000) as job:
-        # Open: a writer that is just being started inherits the lock of the folder, and the kernel closes it before the agent goes on. On FUSE
-        # that waits for the server, so the agent would be lost after the lease. Here both writers run before the server stops.
-        shards = Path(disk.folder, "checkpoints")
-        wait_until(lambda: len(list(shards.glob(".tmp-step-*/shard-*"))) == WORKERS, "the files of a save")
+        wait_until(lambda: any(Path(disk.folder, "checkpoints").glob(".tmp-step-*/shard-*")), "the files of a save")
         disk.stop()
         time.sleep(args.stall)
         disk.go()
         job.end()
         check(disk, job, [1, 2])
+
+
+def a_lock_that_cannot_be_closed(disk):
+    """Closing a file waits for the disk's server. So nobody closes that of the lock once rank 0 has it: an agent that did would be lost."""
+    with training(disk, 3, rate=2_000_000) as job:
+        job.wait_for("rank 0 begins at 0")
+        disk.set({"op": "flush", "name": "*lock*", "fault": "hold"})
+        job.end()
+        check(disk, job, [1, 2, 3])
 
 
 def a_disk_that_never_answers(disk):
@@ -237,6 +243,7 @@ CASES = {
     "held_worker": a_held_worker,
     "long_fsync": a_long_fsync,
     "server_hangs": a_server_that_hangs,
+    "held_lock": a_lock_that_cannot_be_closed,
     "never_answers": a_disk_that_never_answers,
     "fsync_fails": an_error("fsync", "EIO", "Input/output error"),
     "full": an_error("write", "ENOSPC", "No space left on device"),

@@ -12,7 +12,7 @@ LEVELS = {
     "launcher/machine": 3, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/schedulers": 2, "launcher/flags": 4, "launcher/completion": 5, "launcher/plan": 5, "launcher/check/verdict": 1, "launcher/check": 6,
     "launcher/hosting": 6, "launcher/node": 7, "launcher/slurm": 8, "launcher/hosts": 8, "launcher/status": 7, "launcher/trace": 8, "launcher/ddp_run": 9,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
-    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1, "worker/tensorboard": 3,
+    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 3, "worker/engine_config": 1, "worker/tensorboard": 3,
     "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
     "worker/ddp/tensors": 7, "worker/ddp/averaging": 8, "worker/ddp/modules": 8, "worker/ddp/hooks": 9, "worker/ddp/zero": 9,
     "worker/ddp/state": 10, "worker/ddp/replica": 10, "worker/ddp/logical": 11, "worker/ddp/diloco": 11, "worker/ddp/engine": 11, "worker/ddp/loop": 11,

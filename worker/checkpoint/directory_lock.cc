@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,11 +10,13 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/host_name.h"
+#include "common/process/descriptor_passing.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace ddp::checkpoint {
@@ -66,6 +69,26 @@ void exclude_readers(int fd) {
   if ((info.st_mode & 0666) != wanted) (void)::fchmod(fd, wanted);
 }
 
+// Puts the open file into the queue of a socket, and returns the socket. While a copy of the socket
+// is open, the kernel keeps the file open, and with it the lock.
+//
+// A descriptor of the file itself would be dangerous to pass around: each close of a copy is a
+// FLUSH to a FUSE or NFS server, and waits for it. Every process that is started by a holder
+// inherits a copy, which exec closes. So a holder that starts a process would stand still with the
+// disk. Dropping a file from a queue flushes nothing.
+Result<UniqueFd> put_into_socket(UniqueFd file) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0) {
+    const UniqueFd sender(ends[0]);
+    UniqueFd receiver(ends[1]);
+    std::vector<UniqueFd> files;
+    files.push_back(std::move(file));
+    if (send_with_descriptors(sender.get(), "L", files) == 1) return receiver;
+  }
+  return make_error(Errc::kIo, "cannot pass the lock of a folder of checkpoints on: {}",
+                    std::generic_category().message(errno));
+}
+
 // 0: locked; else errno.
 int try_lock(int fd) {
   while (::flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -111,7 +134,9 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
     std::this_thread::sleep_for(kPoll);
   }
   if (auto written = write_holder(fd.get(), path, job_id); !written) return written.error();
-  lock.fd_ = std::move(fd);
+  auto holder = put_into_socket(std::move(fd));
+  if (!holder) return holder.error();
+  lock.fd_ = std::move(*holder);
   return lock;
 }
 

@@ -11,10 +11,13 @@ namespace ddp::checkpoint {
 
 inline constexpr std::string_view kLockName = ".lock";
 
-// The right to write into a folder of checkpoints: a flock on DIR/.lock. It belongs to the open
-// file and thus to every process that has a copy of the descriptor; it is free when the last copy
-// is closed, so a crash leaves nothing behind. The file stays, and its text (job, host, pid) is for
-// messages only. Readers take no lock.
+// The right to write into a folder of checkpoints: a flock on DIR/.lock. It belongs to every
+// process that has a copy of the descriptor; it is free when the last copy is closed, so a crash
+// leaves nothing behind. The file stays, and its text (job, host, pid) is for messages only.
+// Readers take no lock.
+//
+// The descriptor is that of a socket in which the open file waits. So closing a copy never waits
+// for the disk, however slow that is.
 //
 // Movable; one thread at a time. A child that is forked without exec also has a copy.
 class DirectoryLock {

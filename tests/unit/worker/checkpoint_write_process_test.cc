@@ -320,6 +320,19 @@ TEST_F(CheckpointWrite, TheSameJobWaitsForItsFormerProcess) {
   EXPECT_TRUE(waiting.get());
 }
 
+// Closing one would wait for the disk.
+TEST_F(CheckpointWrite, AHolderHasNoDescriptorOfTheFile) {
+  const auto lock = DirectoryLock::acquire(folder_, "job");
+  ASSERT_TRUE(lock);
+  EXPECT_GE(lock->fd(), 0);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // The iterator's own.
+    const auto path = std::filesystem::read_symlink(entry.path(), closed);
+    EXPECT_NE(path.filename(), ".lock") << path;
+  }
+  EXPECT_EQ(DirectoryLock::acquire(folder_, "other", 0ms).error().code, Errc::kExists);
+}
+
 // The worker is gone, its writer is not: the folder stays locked until it has finished.
 TEST_F(CheckpointWrite, TheLockLivesAsLongAsTheWriter) {
   const SampleSave save = save_of(1, 2);
