@@ -24,7 +24,8 @@ RECIPES = {
     "dropout": ["--dropout", "0.2"],
     "powersgd": ["--comm-hook", "powersgd:rank=2,start_iter=5", "--bucket-cap-mb", "0.03"],
 }
-TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "6000", "--test-samples", "256", "--epochs", "2",
+# Some seconds long, so that on a loaded machine, too, it still runs when this program has seen its first step.
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "6000", "--test-samples", "256", "--epochs", "4",
             "--batch-size", "64", "--log-every", "5"]
 
 

@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 BIN = Path(sys.argv[1])
-TIMEOUT_S = 2
-# About 5 MB, of which each of two workers writes a half at 1 MB/s, twice.
+TIMEOUT_S = 5  # On a loaded machine, the exit handlers of a process take seconds; they are no progress, either.
+# About 5 MB, of which each of two workers writes a half at 0.4 MB/s, twice.
 TRAINING = ["--model", "mlp", "--data", "synthetic", "--train-samples", "256", "--test-samples", "16", "--batch-size", "16",
-            "--epochs", "1", "--checkpoint-every", "4", "--checkpoint-bandwidth", "1", "--threads", "1"]
+            "--epochs", "1", "--checkpoint-every", "4", "--checkpoint-bandwidth", "0.4", "--threads", "1"]
 
 with tempfile.TemporaryDirectory(prefix="slow_checkpoint.") as folder:
     begin = time.monotonic()
