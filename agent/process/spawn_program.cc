@@ -19,6 +19,7 @@
 #include "agent/process/cpu_topology.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
+#include "common/process/all_signals_blocked.h"
 #include "common/process/descriptor_limit.h"
 
 namespace ddp::agent {
@@ -187,16 +188,15 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.detached = request.detached;
   child.descriptors = descriptor_limit_at_start();
 
-  // Our signal handlers must not run in the child, in our memory.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, &before);
   int pidfd = -1;
-  const pid_t pid = ::clone(child_main, static_cast<char*>(stack.base) + stack.bytes / 16 * 16,
-                            CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
-  const int clone_error = errno;
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  pid_t pid = -1;
+  int clone_error = 0;
+  {
+    const AllSignalsBlocked blocked;  // Our handlers must not run in the child, in our memory.
+    pid = ::clone(child_main, static_cast<char*>(stack.base) + stack.bytes / 16 * 16,
+                  CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
+    clone_error = errno;
+  }
   if (pid < 0) return program_error(program, clone_error);
 
   SpawnedProcess process{pid, UniqueFd(pidfd)};

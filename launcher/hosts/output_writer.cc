@@ -1,7 +1,6 @@
 #include "launcher/hosts/output_writer.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 
 #include <asio/post.hpp>
 
+#include "common/process/all_signals_blocked.h"
 #include "common/terminal/terminal.h"
 
 namespace ddp::hosts {
@@ -31,28 +31,11 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-// Blocks all signals while a thread is started, so that the new thread inherits the mask and the
-// event loop gets all signals.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
-  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
 }  // namespace
 
 OutputWriter::OutputWriter(asio::io_context& io, int fd, std::function<void()> on_room)
     : io_(io), fd_(fd), on_room_(std::move(on_room)) {
-  const AllSignalsBlocked blocked;
+  const AllSignalsBlocked blocked;  // The event loop gets them.
   thread_ = std::thread([this] { run(); });
 }
 

@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "worker/nccl/parked_threads.h"
+#include "common/process/parked_threads.h"
 #include "worker/nccl/rendezvous.h"
 
 namespace ddp::nccl {

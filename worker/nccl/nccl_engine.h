@@ -39,7 +39,7 @@ struct NcclEngineOptions {
 //   ddp-nccl-abort  started by the first failure: ends the communicator, which may block
 //
 // Nobody waits for a thread whose call does not return: it keeps the engine alive and is parked
-// (parked_threads.h).
+// (common/process/parked_threads.h).
 //
 // Failure: every pending and later operation fails with the first cause. Pending operations fail
 // when the communicator is gone and the device no longer uses their buffers, or after abort_grace;

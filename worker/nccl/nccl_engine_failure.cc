@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "common/process/parked_threads.h"
 #include "worker/nccl/backoff.h"
 #include "worker/nccl/nccl_engine.h"
-#include "worker/nccl/parked_threads.h"
 
 // How an NcclEngine notices that something is wrong, and how it ends.
 namespace ddp::nccl {

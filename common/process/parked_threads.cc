@@ -1,10 +1,10 @@
-#include "worker/nccl/parked_threads.h"
+#include "common/process/parked_threads.h"
 
 #include <mutex>
 #include <utility>
 #include <vector>
 
-namespace ddp::nccl {
+namespace ddp {
 
 void park_thread(std::thread thread) {
   // Never destroyed: the destructor of a running std::thread ends the process.
@@ -14,4 +14,4 @@ void park_thread(std::thread thread) {
   parked.push_back(std::move(thread));
 }
 
-}  // namespace ddp::nccl
+}  // namespace ddp
