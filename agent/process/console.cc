@@ -35,19 +35,42 @@ std::shared_ptr<Console> Console::open(asio::io_context& io, int fd) {
     console->dead_ = true;
     return console;
   }
-  console->is_file_ = S_ISREG(status.st_mode) || S_ISBLK(status.st_mode);
+  const bool is_file = S_ISREG(status.st_mode) || S_ISBLK(status.st_mode);
   console->is_socket_ = S_ISSOCK(status.st_mode);
   console->is_terminal_ = ::isatty(fd) == 1;
   // O_NONBLOCK belongs to the open file description, which the shell and others share. Opening the
   // pipe or terminal again gives a description of our own. For a file we keep the shared one,
   // because its offset is shared on purpose.
-  if (!console->is_file_ && !console->is_socket_) {
+  if (!is_file && !console->is_socket_) {
     const std::string path = fmt::format("/proc/self/fd/{}", fd);
     console->own_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (console->own_) console->fd_ = console->own_.get();
   }
-  console->may_block_ = !console->is_file_ && !console->is_socket_ && !console->own_;
+  console->may_block_ = !is_file && !console->is_socket_ && !console->own_;
+  if (is_file) {
+    console->files_.emplace(io);
+    console->open_file();
+  }
   return console;
+}
+
+void Console::open_file() {
+  UniqueFd copy(::fcntl(fd_, F_DUPFD_CLOEXEC, 3));
+  if (!copy) return give_up();
+  file_ = files_->open(std::move(copy),
+                       [weak = weak_from_this()](int error, const std::string& /*rest*/) {
+                         const auto self = weak.lock();
+                         if (!self) return;
+                         // A full disk may have room again for what comes later.
+                         if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+                           return self->open_file();
+                         self->give_up();
+                       });
+}
+
+void Console::on_file_taken() {
+  if (leaving_out_) end_leaving_out();
+  if (!full()) not_full();
 }
 
 Console::Pair Console::open_standard(asio::io_context& io) {
@@ -64,7 +87,7 @@ void Console::set_stall_limit(Duration limit, std::string advice) {
 
 // A pipe takes up to PIPE_BUF bytes as a whole or not at all, so each piece ends with a whole line.
 std::size_t Console::piece_size(std::string_view bytes) const {
-  if (is_file_ || is_socket_ || bytes.size() <= PIPE_BUF) return bytes.size();
+  if (is_socket_ || bytes.size() <= PIPE_BUF) return bytes.size();
   const auto last = bytes.rfind('\n', PIPE_BUF - 1);
   if (last != std::string_view::npos) return last + 1;
   if (may_block_) return PIPE_BUF;  // What a pipe takes at once when poll says it is writable.
@@ -72,6 +95,7 @@ std::size_t Console::piece_size(std::string_view bytes) const {
 }
 
 bool Console::write_some(std::string_view& bytes) {
+  if (file_) file_.write(std::exchange(bytes, {}));
   while (!bytes.empty() && !dead_) {
     if (may_block_ && !is_writable(fd_, 0)) return false;
     const std::size_t size = piece_size(bytes);
@@ -82,8 +106,6 @@ bool Console::write_some(std::string_view& bytes) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return false;
-    } else if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
-      bytes = {};  // A full disk may have room again for what comes later.
     } else if (errno != EINTR) {
       give_up();
     }
@@ -121,7 +143,7 @@ void Console::put(std::string_view bytes) {
   }
   if (queue_.empty()) {
     last_taken_ = Clock::now();
-    if (write_some(bytes)) return;
+    if (write_some(bytes)) return watch_stall();
   }
   if (dead_) return;
   queue_.emplace_back(bytes);
@@ -200,12 +222,13 @@ void Console::not_full() {
 void Console::watch_stall() {
   if (stall_watched_ || !full() || stall_limit_ <= Duration{0}) return;
   stall_watched_ = true;
-  stall_timer_.at(last_taken_ + stall_limit_, [this] {
+  stall_timer_.at(last_taken() + stall_limit_, [this] {
     stall_watched_ = false;
     if (dead_ || !full()) return;
-    if (Clock::now() < last_taken_ + stall_limit_) return watch_stall();
+    if (Clock::now() < last_taken() + stall_limit_) return watch_stall();
     leaving_out_ = true;
     not_full();
+    if (files_) when_not_full([] {});  // Which ends it.
   });
 }
 
@@ -223,6 +246,13 @@ void Console::end_leaving_out() {
 
 void Console::when_not_full(std::function<void()> callback) {
   not_full_callbacks_.push_back(std::move(callback));
+  if (!files_ || std::exchange(waiting_, true)) return;
+  files_->when_not_full([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->waiting_ = false;
+    self->on_file_taken();
+  });
 }
 
 bool Console::flush(Duration limit) {

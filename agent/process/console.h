@@ -13,6 +13,7 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 
+#include "agent/process/file_writer.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
@@ -20,9 +21,9 @@
 namespace ddp::agent {
 
 // One of this process's inherited outputs (standard output or error). Writing never waits for the
-// reader: bytes that do not fit are queued. The descriptor is shared with other processes, so its
-// flags are not changed. Lines of up to PIPE_BUF bytes go into a pipe as a whole, even if others
-// write to it. Lives on the thread of `io`.
+// reader, or for the disk of a file: bytes that do not fit are queued. The descriptor is shared
+// with other processes, so its flags are not changed. Lines of up to PIPE_BUF bytes go into a pipe
+// as a whole, even if others write to it. Lives on the thread of `io`.
 //
 // A reader that is gone (EPIPE and the like) is not an error: later output is dropped. The process
 // must ignore SIGPIPE.
@@ -53,7 +54,7 @@ class Console : public std::enable_shared_from_this<Console> {
   void write(std::string_view bytes);
   // For lines of our own, without the newline. They are never left out.
   void print(std::string_view line);
-  bool full() const { return queued_bytes_ > kQueueLimitBytes && !leaving_out_; }
+  bool full() const { return is_behind() && !leaving_out_; }
   // Calls back once, when full() no longer holds. Never, if full() holds until the end.
   void when_not_full(std::function<void()> callback);
 
@@ -63,9 +64,9 @@ class Console : public std::enable_shared_from_this<Console> {
   void show_status(std::string_view text);
 
   // Whether everything written has left this process, or never will.
-  bool empty() const { return queue_.empty(); }
+  bool empty() const { return queue_.empty() && (!files_ || files_->empty()); }
   // When the reader last took something. Valid while something is queued.
-  TimePoint last_taken() const { return last_taken_; }
+  TimePoint last_taken() const { return files_ ? files_->last_taken() : last_taken_; }
   // Blocks until the queue is empty, at most `limit`. False if bytes are left.
   bool flush(Duration limit);
 
@@ -73,6 +74,9 @@ class Console : public std::enable_shared_from_this<Console> {
 
  private:
   explicit Console(asio::io_context& io) : io_(io), stall_timer_(io) {}
+  void open_file();
+  void on_file_taken();
+  bool is_behind() const { return queued_bytes_ > kQueueLimitBytes || (files_ && files_->full()); }
   void put(std::string_view bytes);
   // False if the remaining bytes must wait.
   bool write_some(std::string_view& bytes);
@@ -89,7 +93,8 @@ class Console : public std::enable_shared_from_this<Console> {
   UniqueFd own_;  // Our own non-blocking open file description; empty if we cannot get one.
   int fd_ = -1;   // Where to write: own_ or the inherited descriptor.
   bool may_block_ = true;  // fd_ blocks when full: call poll first and write little at a time.
-  bool is_file_ = false;
+  std::optional<FileWriter> files_;  // Of a file, which then gets all bytes at once.
+  WrittenFile file_;
   bool is_socket_ = false;
   bool is_terminal_ = false;
   bool dead_ = false;

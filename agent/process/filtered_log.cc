@@ -1,9 +1,6 @@
 #include "agent/process/filtered_log.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 namespace ddp::agent {
 
@@ -13,24 +10,12 @@ bool FilteredLog::matches(std::string_view line) const {
   });
 }
 
-bool FilteredLog::add(const LinePrefix& prefix, std::string_view line) {
-  if (!file_ || !matches(line)) return true;
+void FilteredLog::add(const LinePrefix& prefix, std::string_view line) {
+  if (!matches(line)) return;
   scratch_.clear();
   prefix.append_to(scratch_, std::chrono::system_clock::now());
   scratch_.append(line).push_back('\n');
-  std::string_view rest = scratch_;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(file_.get(), rest.data(), rest.size());
-    if (written >= 0) {
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      const int error = errno;
-      file_.reset();
-      errno = error;
-      return false;
-    }
-  }
-  return true;
+  file_.write(scratch_);
 }
 
 }  // namespace ddp::agent

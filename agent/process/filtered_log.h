@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "agent/process/file_writer.h"
 #include "agent/process/line_prefix.h"
-#include "common/base/unique_fd.h"
 
 namespace ddp::agent {
 
@@ -13,17 +13,16 @@ namespace ddp::agent {
 // texts (--duplicate-stdout-filters).
 class FilteredLog {
  public:
-  FilteredLog(UniqueFd file, std::vector<std::string> texts)
+  FilteredLog(WrittenFile file, std::vector<std::string> texts)
       : file_(std::move(file)), texts_(std::move(texts)) {}
 
-  // Writes the prefix and the line if it matches. Returns false, once, if it cannot be written:
-  // errno says why, and the file is closed.
-  bool add(const LinePrefix& prefix, std::string_view line);
+  // Writes the prefix and the line if it matches.
+  void add(const LinePrefix& prefix, std::string_view line);
 
  private:
   bool matches(std::string_view line) const;
 
-  UniqueFd file_;
+  WrittenFile file_;
   const std::vector<std::string> texts_;
   std::string scratch_;
 };

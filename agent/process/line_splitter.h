@@ -34,6 +34,7 @@ class LineSplitter {
     while (!bytes.empty()) bytes.remove_prefix(take(bytes, sink));
   }
 
+  bool is_within_line() const { return continues_ || held_return_ || !partial_.empty(); }
   // Whether the unfinished line has a \r. Then it is that of a progress bar, and may never end.
   bool is_rewritten() const { return has_return_; }
   // Passes the unfinished line on as a piece. A \r at its end stays, because a \n may follow.

@@ -20,11 +20,20 @@ std::string stall_advice(const config::JobSpec& spec) {
 
 }  // namespace
 
-NodeOutput::NodeOutput(const config::JobSpec& spec, Console::Pair console)
-    : spec_(spec), console_(std::move(console)) {
+NodeOutput::NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console)
+    : spec_(spec),
+      console_(std::move(console)),
+      writer_(io, {.on_standing = [this](Duration stood) { tell_standing(stood); }}) {
   for (const int stream : kStreams) {
     this->console(stream).set_stall_limit(Console::kStallLimit, stall_advice(spec));
   }
+}
+
+void NodeOutput::tell_standing(Duration stood) const {
+  console_.err->print(fmt::format(
+      "ddp-run: --log-dir: the disk has not answered for {} s on {}; workers that write "
+      "much will wait for it",
+      stood.count() / 1'000, spec_.host));
 }
 
 void NodeOutput::begin_round(const wire::RoundStart& round) {
@@ -40,7 +49,12 @@ void NodeOutput::open_filtered(const wire::RoundStart& round, int stream) {
     return console_.err->print(
         fmt::format("ddp-run: --log-dir: {}; ddp-run goes on without it", file.error().message));
   }
-  filtered_[index(stream)] = std::make_shared<FilteredLog>(std::move(*file), texts);
+  const auto tell = [console = console_.err](int error, const std::string& /*rest*/) {
+    console->print(fmt::format("ddp-run: the file of filtered lines can no longer be written: {}",
+                               std::generic_category().message(error)));
+  };
+  filtered_[index(stream)] =
+      std::make_shared<FilteredLog>(writer_.open(std::move(*file), tell), texts);
 }
 
 LinePrefix NodeOutput::prefix_of(const std::string& rank, const std::string& local_rank,

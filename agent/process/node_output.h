@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "agent/process/console.h"
+#include "agent/process/file_writer.h"
 #include "agent/process/filtered_log.h"
 #include "agent/process/line_prefix.h"
 #include "agent/process/output_capture.h"
@@ -14,17 +15,20 @@
 
 namespace ddp::agent {
 
-// What the outputs of a node's workers share: the consoles, the files of filtered lines, and
-// the rules that say where a stream of a worker goes (config::OutputSpec). The spec must outlive
-// it.
+// What the outputs of a node's workers share: the consoles, the thread that writes files, the files
+// of filtered lines, and the rules that say where a stream of a worker goes (config::OutputSpec).
+// The spec must outlive it.
 class NodeOutput {
  public:
-  NodeOutput(const config::JobSpec& spec, Console::Pair console);
+  NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console);
 
   Console& console(int stream) const { return *console_pointer(stream); }
   const std::shared_ptr<Console>& console_pointer(int stream) const {
     return stream == config::kStdout ? console_.out : console_.err;
   }
+
+  FileWriter& writer() { return writer_; }
+  const FileWriter& writer() const { return writer_; }
 
   // Call before route() for this round.
   void begin_round(const wire::RoundStart& round);
@@ -40,11 +44,13 @@ class NodeOutput {
   LinePrefix prefix_of(const std::string& rank, const std::string& local_rank,
                        const std::string& node_rank) const;
   config::StreamPlaces places(const wire::RoundStart& round, int local_rank) const;
+  void tell_standing(Duration stood) const;
   void open_filtered(const wire::RoundStart& round, int stream);
   std::size_t index(int stream) const { return stream == config::kStdout ? 0 : 1; }
 
   const config::JobSpec& spec_;
   Console::Pair console_;
+  FileWriter writer_;
   std::array<std::shared_ptr<FilteredLog>, 2> filtered_;  // By stream; null: none.
 };
 

@@ -35,26 +35,79 @@ std::string& line_batch() {
 }
 constexpr std::size_t kBatchBytes = 64 * 1024;
 
+void append_line(std::string& text, const OutputCapture::Route& route,
+                 const LineSplitter::Piece& piece) {
+  route.prefix.append_to(
+      text, route.prefix.has_time() ? std::chrono::system_clock::now() : LinePrefix::WallTime{},
+      piece.continues);
+  text.append(piece.text).push_back('\n');
+}
+
+// What a file has not got.
+void show_rest(Console& console, const OutputCapture::Route& route, std::string_view rest) {
+  if (!route.whole_lines) return console.write(rest);
+  std::string text;
+  const auto append = [&](const LineSplitter::Piece& piece) { append_line(text, route, piece); };
+  LineSplitter lines;
+  lines.feed(rest, append);
+  lines.finish(append);
+  console.write(text);
+}
+
 }  // namespace
 
 OutputCapture::OutputCapture(asio::io_context& io, std::shared_ptr<Console> console,
-                             Options options)
+                             FileWriter& files, Route route, bool keep_tail)
     : pipe_(io),
       console_(std::move(console)),
-      options_(std::move(options)),
+      files_(files),
+      route_(std::move(route)),
+      keep_tail_(keep_tail),
       splitter_(console_->is_terminal() ? LineSplitter::Ends::kNewlineOrReturn
                                         : LineSplitter::Ends::kNewline),
       progress_timer_(io) {}
 
 std::shared_ptr<OutputCapture> OutputCapture::start(asio::io_context& io, UniqueFd pipe,
                                                     std::shared_ptr<Console> console,
-                                                    Options options) {
-  std::shared_ptr<OutputCapture> capture(
-      new OutputCapture(io, std::move(console), std::move(options)));
+                                                    FileWriter& files, Options options) {
+  std::shared_ptr<OutputCapture> capture(new OutputCapture(
+      io, std::move(console), files, std::move(options.route), options.keep_tail));
+  if (options.file) capture->open_file(std::move(options.file));
   ::fcntl(pipe.get(), F_SETFL, O_NONBLOCK);
   capture->pipe_.assign(pipe.release());
   capture->wait();
   return capture;
+}
+
+// The failure may be told when this object has ended.
+void OutputCapture::open_file(UniqueFd file) {
+  file_ =
+      files_.open(std::move(file), [console = console_, route = route_, weak = weak_from_this()](
+                                       int error, const std::string& rest) {
+        const std::string name = route.prefix.name();
+        console->print(fmt::format("ddp-run: the log file of {} can no longer be written: {}",
+                                   name.empty() ? "the worker" : name,
+                                   std::generic_category().message(error)));
+        if (const auto self = weak.lock()) {
+          self->on_file_failure(rest);
+        } else if (!route.to_console) {
+          show_rest(*console, route, rest);
+        }
+      });
+}
+
+void OutputCapture::on_file_failure(std::string_view rest) {
+  file_.close();
+  file_failed_ = true;
+  const bool splits = needs_lines();
+  if (std::exchange(route_.to_console, true)) return;  // It has all that.
+  if (!pipe_.is_open() || !route_.whole_lines) return show_rest(*console_, route_, rest);
+  if (splits) {  // The splitter has the beginning of a line that goes on.
+    if (splitter_.is_within_line()) rest = rest.substr(0, rest.rfind('\n') + 1);
+    return show_rest(*console_, route_, rest);
+  }
+  splitter_.feed(rest, [this](const LineSplitter::Piece& piece) { take_line(piece); });
+  show_batch();
 }
 
 void OutputCapture::wait() {
@@ -68,8 +121,14 @@ void OutputCapture::wait() {
 void OutputCapture::on_readable() {
   if (!pipe_.is_open()) return;
   for (int i = 0; i < kReadsPerTurn; ++i) {
-    if (options_.route.to_console && console_->full()) {
+    if (route_.to_console && console_->full()) {
       console_->when_not_full([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->on_readable();
+      });
+      return;
+    }
+    if (file_ && files_.full()) {
+      files_.when_not_full([weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->on_readable();
       });
       return;
@@ -118,14 +177,15 @@ void OutputCapture::drain() {
 void OutputCapture::close() {
   std::error_code ignored;
   pipe_.close(ignored);
-  options_.file.reset();
+  file_.close();
 }
 
 void OutputCapture::begin_round(Route route, const std::string& separator) {
   drain();
   tail_.clear();
   exception_.clear();
-  options_.route = std::move(route);
+  route_ = std::move(route);
+  route_.to_console = route_.to_console || file_failed_;
   finish_file_line();
   write_file(separator + "\n");
 }
@@ -133,9 +193,9 @@ void OutputCapture::begin_round(Route route, const std::string& separator) {
 void OutputCapture::add_lines(const std::string& lines) {
   drain();
   finish_file_line();
-  const bool keep_tail = std::exchange(options_.keep_tail, false);
+  const bool keep_tail = std::exchange(keep_tail_, false);
   consume(lines);
-  options_.keep_tail = keep_tail;
+  keep_tail_ = keep_tail;
 }
 
 void OutputCapture::finish_file_line() {
@@ -143,8 +203,7 @@ void OutputCapture::finish_file_line() {
 }
 
 bool OutputCapture::needs_lines() const {
-  const Route& route = options_.route;
-  return options_.keep_tail || route.filtered || (route.to_console && route.whole_lines);
+  return keep_tail_ || route_.filtered || (route_.to_console && route_.whole_lines);
 }
 
 std::string OutputCapture::recent() const {
@@ -166,7 +225,7 @@ void OutputCapture::keep_recent(std::string_view bytes) {
 void OutputCapture::consume(std::string_view bytes) {
   write_file(bytes);
   keep_recent(bytes);
-  if (options_.route.to_console && !options_.route.whole_lines) console_->write(bytes);
+  if (route_.to_console && !route_.whole_lines) console_->write(bytes);
   if (!needs_lines()) return;
   splitter_.feed(bytes, [this](const LineSplitter::Piece& piece) { take_line(piece); });
   show_batch();
@@ -174,7 +233,7 @@ void OutputCapture::consume(std::string_view bytes) {
 }
 
 void OutputCapture::show_progress_soon() {
-  if (!options_.route.to_console || !options_.route.whole_lines) return;
+  if (!route_.to_console || !route_.whole_lines) return;
   progress_is_due_ = true;
   progress_timer_.after(kProgressInterval, [weak = weak_from_this()] {
     const auto self = weak.lock();
@@ -192,24 +251,16 @@ void OutputCapture::finish_line() {
 }
 
 void OutputCapture::take_line(const LineSplitter::Piece& piece) {
-  const Route& route = options_.route;
-  if (route.to_console && route.whole_lines) show_line(piece);
-  if (route.filtered && !route.filtered->add(route.prefix, piece.text)) {
-    console_->print(fmt::format("ddp-run: the file of filtered lines can no longer be written: {}",
-                                std::generic_category().message(errno)));
-  }
-  if (!options_.keep_tail || (piece.continues && !piece.resumed)) return;
+  if (route_.to_console && route_.whole_lines) show_line(piece);
+  if (route_.filtered) route_.filtered->add(route_.prefix, piece.text);
+  if (!keep_tail_ || (piece.continues && !piece.resumed)) return;
   exception_.add_line(piece.text);
   tail_.add(piece.text);
 }
 
 void OutputCapture::show_line(const LineSplitter::Piece& piece) {
-  const Route& route = options_.route;
   std::string& batch = line_batch();
-  route.prefix.append_to(
-      batch, route.prefix.has_time() ? std::chrono::system_clock::now() : LinePrefix::WallTime{},
-      piece.continues);
-  batch.append(piece.text).push_back('\n');
+  append_line(batch, route_, piece);
   if (batch.size() >= kBatchBytes) show_batch();
 }
 
@@ -222,20 +273,7 @@ void OutputCapture::show_batch() {
 
 void OutputCapture::write_file(std::string_view bytes) {
   if (!bytes.empty()) last_in_file_ = bytes.back();
-  while (options_.file && !bytes.empty()) {
-    const ssize_t written = ::write(options_.file.get(), bytes.data(), bytes.size());
-    if (written >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      // The file ends here, because a hole in the middle would mislead. The console gets the rest.
-      const std::string why = std::generic_category().message(errno);
-      const std::string name = options_.route.prefix.name();
-      console_->print(fmt::format("ddp-run: the log file of {} can no longer be written: {}",
-                                  name.empty() ? "the worker" : name, why));
-      options_.route.to_console = true;
-      options_.file.reset();
-    }
-  }
+  if (file_) file_.write(bytes);
 }
 
 }  // namespace ddp::agent

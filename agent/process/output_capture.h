@@ -11,6 +11,7 @@
 
 #include "agent/process/console.h"
 #include "agent/process/exception_text.h"
+#include "agent/process/file_writer.h"
 #include "agent/process/filtered_log.h"
 #include "agent/process/last_lines.h"
 #include "agent/process/line_prefix.h"
@@ -31,7 +32,9 @@ namespace ddp::agent {
 //
 // While the console is full, nothing is read that must go to it. So a worker that writes faster
 // than the console's reader has to wait, as it would without ddp-run, up to
-// Console::set_stall_limit(). Lives on the thread of `io`.
+// Console::set_stall_limit(). A disk that stands still holds up the workers that write to it, but
+// not this process. If the file cannot be written, the console gets the rest, and all that follows.
+// Lives on the thread of `io`.
 class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
  public:
   static constexpr std::size_t kTailLines = 20;
@@ -51,14 +54,16 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
     bool keep_tail = false;
   };
 
+  // `files` must outlive it.
   static std::shared_ptr<OutputCapture> start(asio::io_context& io, UniqueFd pipe,
-                                              std::shared_ptr<Console> console, Options options);
+                                              std::shared_ptr<Console> console, FileWriter& files,
+                                              Options options);
 
   // Reads what is in the pipe now, even if the console is full. An unfinished line counts as a
   // line. Call when the worker has ended. Reading goes on after that if other processes hold the
   // pipe.
   void drain();
-  // Stops reading and closes pipe and file.
+  // Stops reading and closes pipe and file. What has been read is still written.
   void close();
 
   // The worker takes part in another round from now on. First reads what has come. Then writes
@@ -76,7 +81,10 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   std::string exception() const { return exception_.text(); }
 
  private:
-  OutputCapture(asio::io_context& io, std::shared_ptr<Console> console, Options options);
+  OutputCapture(asio::io_context& io, std::shared_ptr<Console> console, FileWriter& files,
+                Route route, bool keep_tail);
+  void open_file(UniqueFd file);
+  void on_file_failure(std::string_view rest);
   void wait();
   void on_readable();
   enum class ReadStatus { kData, kNothing, kEnd };
@@ -95,7 +103,11 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
 
   asio::posix::stream_descriptor pipe_;
   std::shared_ptr<Console> console_;
-  Options options_;
+  FileWriter& files_;
+  Route route_;
+  bool keep_tail_;
+  WrittenFile file_;
+  bool file_failed_ = false;  // The console gets what was meant for the file.
   LineSplitter splitter_;
   LastLines<kTailLines, kTailLineBytes> tail_;
   std::string recent_;  // The last bytes, at most twice kRecentBytes.

@@ -50,7 +50,7 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
     : spec_(std::move(spec)),
       environment_(own_environment()),
       events_(std::move(events)),
-      output_(spec_, std::move(console)),
+      output_(io, spec_, std::move(console)),
       status_(io, output_.console_pointer(config::kStderr)),
       context_{io,
                spec_,

@@ -156,6 +156,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   const auto capture = [&](UniqueFd pipe, UniqueFd file, int stream) {
     return OutputCapture::start(
         context_.io, std::move(pipe), context_.output.console_pointer(stream),
+        context_.output.writer(),
         {shown_if_lost(route(stream)), std::move(file), stream == config::kStderr});
   };
   out_ = capture(std::move(pipes.out_read), std::move(logs_.out), config::kStdout);

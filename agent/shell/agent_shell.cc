@@ -34,7 +34,7 @@ constexpr Duration kClearPause{10};
 constexpr Duration kClearLimit{5'000};
 // How long a reader that takes nothing may delay our end once the end was requested.
 constexpr Duration kFlushLimit{2'000};
-constexpr Duration kFlushLook{5};
+constexpr Duration kFlushLook{1};
 
 void unblock_signals() {
   sigset_t none;
@@ -406,21 +406,29 @@ void AgentShell::finish(const config::AgentResult& result) {
   exit_code_ = result.exit_code;
   processes_.finish_output();
   event_log_.agent_ended(result);
-  flush_consoles([this, result] {
+  flush_output([this, result] {
     write_result(result);
     link_.disconnect();
     link_.when_closed([this] { io_.stop(); });
   });
 }
 
-// A reader that goes on reading gets all of it.
-void AgentShell::flush_consoles(std::function<void()> done) {
+// A reader that goes on reading gets all of it, and so does a disk.
+void AgentShell::flush_output(std::function<void()> done) {
   const Duration limit = hurried_ ? kFlushLimit : Console::kStallLimit;
-  bool reading = false;
-  for (const auto& console : {console_.out, console_.err})
-    reading = reading || (!console->empty() && Clock::now() - console->last_taken() < limit);
-  if (!reading) return done();
-  clear_timer_.after(kFlushLook, [this, done] { flush_consoles(done); });
+  const auto takes = [limit](const auto& output) {
+    return !output.empty() && Clock::now() - output.last_taken() < limit;
+  };
+  const FileWriter& files = processes_.log_files();
+  if (takes(files) || takes(*console_.out) || takes(*console_.err))
+    return clear_timer_.after(kFlushLook, [this, done] { flush_output(done); });
+  if (const std::size_t left = files.queued_bytes(); left > 0) {
+    print(
+        fmt::format("--log-dir: the disk has not answered for {} s; the last {} bytes of the "
+                    "workers' output are lost",
+                    static_cast<double>(limit.count()) / 1'000, left));
+  }
+  done();
 }
 
 void AgentShell::write_result(const config::AgentResult& result) {

@@ -99,7 +99,7 @@ class AgentShell {
   };
   void clear_processes(const Clearing& clearing, std::function<void()> done);
   void finish(const config::AgentResult& result);
-  void flush_consoles(std::function<void()> done);
+  void flush_output(std::function<void()> done);
   void write_result(const config::AgentResult& result);
   void print(const std::string& text);
 

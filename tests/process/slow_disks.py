@@ -177,6 +177,33 @@ def a_small_disk(disk):
             check(disk, job, list(range(1, 9)))
 
 
+def hanging_logs(disk):
+    """The logs and the output of ddp-run lie on a disk that stands still: the workers wait for it, and the node is not lost."""
+    lines = 400
+    script = f"i=0; while [ $i -lt {lines} ]; do echo $i of $RANK; i=$((i + 1)); sleep 0.01; done"
+    logs = Path("logs", "j")
+    job = Job(disk.mount, ["sh", "-c", script], ("--nproc-per-node", "2", "--no-python", "--rdzv-id", "j", "--tee", "3", "--log-dir",
+                                                 f"{disk.mount}/logs"))
+    try:
+        written = Path(disk.folder, logs)
+        wait_until(lambda: sum(path.stat().st_size > 0 for path in written.glob("**/rank_*.out")) == 2, "a line of each worker")
+        disk.stop()
+        time.sleep(args.stall)
+        disk.go()
+        job.end()
+    finally:
+        disk.go()
+        job.close()
+    expect(re.search(r"--log-dir: the disk has not answered for 1\d s on ", job.text()), job.text())
+    expect("lost" not in job.text(), job.text())
+    for rank in range(2):
+        expected = [f"{line} of {rank}" for line in range(lines)]
+        found = next(Path(disk.folder, logs).glob(f"**/rank_{rank}.*.out")).read_text().splitlines()
+        expect(found == expected, f"rank {rank}'s file has {len(found)} lines")
+        shown = [line.partition("] ")[2] for line in job.text().splitlines() if line.endswith(f" of {rank}")]
+        expect(shown == expected, f"{len(shown)} lines of rank {rank} were shown:\n{job.text()}")
+
+
 HELD_WORKER = """
 import os, sys, time
 disk, held = sys.argv[1:]
@@ -240,6 +267,7 @@ def a_full_log_folder(_disk):
 
 CASES = {
     "full_log_folder": a_full_log_folder,
+    "hanging_logs": hanging_logs,
     "held_worker": a_held_worker,
     "long_fsync": a_long_fsync,
     "server_hangs": a_server_that_hangs,

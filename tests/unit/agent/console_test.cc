@@ -47,9 +47,12 @@ TEST(Console, AFileIsWrittenAtItsSharedOffset) {
   asio::io_context io;
   UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const auto console = Console::open(io, file.get());
+  const auto all_is_written = [&] { return console->empty(); };
   console->write("ours\n");
+  ASSERT_TRUE(test::run_until(io, all_is_written));
   ASSERT_EQ(::write(file.get(), "the shell's\n", 12), 12);
   console->write("ours again\n");
+  ASSERT_TRUE(test::run_until(io, all_is_written));
   EXPECT_EQ(dir.read("out"), "ours\nthe shell's\nours again\n");
 }
 

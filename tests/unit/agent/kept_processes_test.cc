@@ -50,9 +50,9 @@ class KeptProcesses : public testing::Test {
     const UniqueFd screen(
         ::open((dir_.path() / "screen").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
     screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
-    const auto console = Console::open(io_, screen_.get());
+    console_ = Console::open(io_, screen_.get());
     processes_ = std::make_unique<RoundProcesses>(
-        io_, spec, Console::Pair{console, console},
+        io_, spec, Console::Pair{console_, console_},
         RoundProcesses::Events{
             .on_exit = [this](const WorkerExit& exit) { exits_.push_back(exit); },
             .on_progress = [this](int local_rank, std::int64_t) { steps_.insert(local_rank); },
@@ -126,7 +126,17 @@ class KeptProcesses : public testing::Test {
   }
   bool clear(const std::set<int>& keep) { return processes_->clear(keep, Duration(5'000)); }
 
+  // The thread that writes files is through with what it has been given.
+  void wait_for_files() {
+    EXPECT_TRUE(
+        test::wait_until([this] { return processes_->log_files().empty() && console_->empty(); }));
+  }
+  std::string screen() {
+    wait_for_files();
+    return dir_.read("screen");
+  }
   std::string log(Round round, const std::string& name) {
+    wait_for_files();
     return dir_.read("logs/job/round_" + std::to_string(round) + "/" + name);
   }
   // Of the worker that has said last in this file which process it is. Never a number that kill()
@@ -152,6 +162,7 @@ class KeptProcesses : public testing::Test {
   test::TempDir dir_;
   asio::io_context io_;
   UniqueFd screen_;
+  std::shared_ptr<Console> console_;
   int nproc_ = 0;
   Round round_ = kNoRound;
   std::vector<WorkerExit> exits_;
@@ -187,8 +198,8 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
             line(3, 2, 2, second) + "--- round 4, rank 2: reason 4 ---\n" + line(4, 2, 2, second));
   EXPECT_THAT(log(4, "rank_2.here.err"),
               HasSubstr("--- round 4, rank 2: reason 4 ---\nerrors of "));
-  EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] round 4 rank 1"));
-  EXPECT_THAT(dir_.read("screen"), Not(HasSubstr("---")));
+  EXPECT_THAT(screen(), HasSubstr("[here:1] round 4 rank 1"));
+  EXPECT_THAT(screen(), Not(HasSubstr("---")));
   // Its last words are those of the round that it ends in.
   ::kill(first, SIGKILL);
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
@@ -276,8 +287,8 @@ TEST_F(KeptProcesses, AParkedWorkerThatIsFoundDeadAtTheStartIsReplacedInSilence)
   start(1);
   ASSERT_TRUE(all_report());
   EXPECT_TRUE(exits_.empty());
-  EXPECT_THAT(dir_.read("screen"), HasSubstr("ddp-run: a parked process on here (pid " +
-                                             std::to_string(pid) + ") ended with signal 9"));
+  EXPECT_THAT(screen(), HasSubstr("ddp-run: a parked process on here (pid " + std::to_string(pid) +
+                                  ") ended with signal 9"));
   EXPECT_NE(pid_in(1, "rank_1.here.out"), pid);
 }
 
@@ -331,7 +342,7 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   EXPECT_THAT(errors, HasSubstr("ParkingWorker::"));
   EXPECT_THAT(errors, HasSubstr("recvmsg"));
   EXPECT_THAT(errors, HasSubstr("--- end of stacks ---\n"));
-  EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] --- end of stacks ---\n"));
+  EXPECT_THAT(screen(), HasSubstr("[here:1] --- end of stacks ---\n"));
 }
 
 TEST_F(KeptProcesses, TheStacksOfAStoppedWorkerAreReadToo) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/event_loop.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -31,7 +32,7 @@ class NodeOutputTest : public testing::Test {
   NodeOutput& output() {
     if (!output_) {
       const auto console = Console::open(io_, -1);
-      output_ = std::make_unique<NodeOutput>(spec_, Console::Pair{console, console});
+      output_ = std::make_unique<NodeOutput>(io_, spec_, Console::Pair{console, console});
     }
     return *output_;
   }
@@ -92,7 +93,8 @@ TEST_F(NodeOutputTest, FilteredLinesOfANodeHaveAFileInEachRound) {
   const auto route = output().route(round_of(), 0, config::kStdout);
   ASSERT_TRUE(route.filtered);
   EXPECT_FALSE(output().route(round_of(), 0, config::kStderr).filtered);
-  EXPECT_TRUE(route.filtered->add(route.prefix, "loss 1"));
+  route.filtered->add(route.prefix, "loss 1");
+  EXPECT_TRUE(test::run_until(io_, [this] { return output().writer().empty(); }));
   EXPECT_EQ(dir.read("job/round_2/node_1/filtered_stdout.log"), "[here:3] loss 1\n");
 }
 

@@ -53,7 +53,7 @@ class OutputCaptureTest : public testing::Test {
   }
   std::shared_ptr<OutputCapture> capture(Pipe& pipe, OutputCapture::Route route,
                                          UniqueFd file = UniqueFd()) {
-    return OutputCapture::start(io_, std::move(pipe.read), console_,
+    return OutputCapture::start(io_, std::move(pipe.read), console_, files_,
                                 {std::move(route), std::move(file), true});
   }
 
@@ -85,7 +85,13 @@ class OutputCaptureTest : public testing::Test {
     });
   }
 
+  // True if the file gets this text.
+  bool wait_for_file(const test::TempDir& dir, const std::string& name, const std::string& text) {
+    return test::run_until(io_, [&] { return dir.read(name) == text; });
+  }
+
   asio::io_context io_;
+  FileWriter files_{io_};
   Pipe screen_;
   std::shared_ptr<Console> console_;
   std::string seen_;
@@ -179,7 +185,7 @@ TEST_F(OutputCaptureTest, BinaryBytesPassUnchanged) {
   write_to(pipe, bytes);
   worker->drain();
   worker->close();
-  EXPECT_EQ(dir.read("out"), bytes);
+  EXPECT_TRUE(wait_for_file(dir, "out", bytes));
   EXPECT_TRUE(
       wait_for_screen("[h:0] " + bytes.substr(0, 10) + "\n[h:0] " + bytes.substr(11) + "\n"));
 }
@@ -198,7 +204,7 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
   for (int i = 1; i < 16; ++i) expected += "[h:0]+ " + line.substr(0, piece) + "\n";
   EXPECT_TRUE(wait_for_screen(expected + "[h:0] short\n")) << seen_.size();
   worker->close();
-  EXPECT_EQ(dir.read("out"), line + "\nshort\n");
+  EXPECT_TRUE(wait_for_file(dir, "out", line + "\nshort\n"));
 }
 
 // tqdm into a pipe: no newline for hours.
@@ -219,7 +225,7 @@ TEST_F(OutputCaptureTest, AProgressBarIsSeenWhileItIsWritten) {
   worker->drain();
   EXPECT_THAT(worker->tail(), ElementsAre("begins", "\r 10%\r 20%", "\r 30%", "\r100%", "done"));
   worker->close();
-  EXPECT_EQ(dir.read("out"), "begins\n\r 10%\r 20%\r 30%\r100%\ndone\n");
+  EXPECT_TRUE(wait_for_file(dir, "out", "begins\n\r 10%\r 20%\r 30%\r100%\ndone\n"));
 }
 
 TEST_F(OutputCaptureTest, TwoRanksNeverMixWithinALine) {
@@ -307,7 +313,7 @@ TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
   write_to(pipe, text + "\n");
   worker->drain();
   worker->close();
-  EXPECT_EQ(dir.read("out").size(), text.size() + 1);
+  EXPECT_TRUE(wait_for_file(dir, "out", text + "\n"));
 }
 
 TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
@@ -315,8 +321,8 @@ TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
   const auto worker = capture(pipe, "[h:0] ", UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
   write_to(pipe, "text\nmore\n");
   EXPECT_TRUE(wait_for_screen(
-      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
-      "[h:0] text\n[h:0] more\n"))
+      "[h:0] text\n[h:0] more\n"
+      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"))
       << seen_;
 }
 
@@ -345,7 +351,7 @@ TEST_F(OutputCaptureTest, WhatIsRedirectedIsNotShownAndNotHeldUp) {
     return rest.empty();
   }));
   redirected->drain();
-  EXPECT_TRUE(dir.read("out") == text);
+  EXPECT_TRUE(wait_for_file(dir, "out", text));
   EXPECT_EQ(redirected->tail().size(), 1U);
   read_screen();
   EXPECT_EQ(seen_.find('x'), std::string::npos);
@@ -366,6 +372,84 @@ TEST_F(OutputCaptureTest, AFullDiskBringsWhatWasRedirectedToTheConsole) {
       << seen_;
 }
 
+// A line that has begun when the file fails, and goes on after it, comes once and whole.
+TEST_F(OutputCaptureTest, ALineThatTheDiskCutsIsWholeOnTheConsole) {
+  for (const bool keeps_tail : {true, false}) {
+    seen_.clear();
+    Pipe pipe;
+    OutputCapture::Route route;
+    route.to_console = false;
+    route.whole_lines = true;
+    route.prefix = LinePrefix("[h:0] ", {});
+    const std::string note =
+        "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n";
+    const auto worker = OutputCapture::start(
+        io_, std::move(pipe.read), console_, files_,
+        {std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), keeps_tail});
+    write_to(pipe, "one\ntw");
+    ASSERT_TRUE(wait_for_screen(note + "[h:0] one\n")) << seen_;
+    write_to(pipe, "o\nthree\n");
+    EXPECT_TRUE(wait_for_screen(note + "[h:0] one\n[h:0] two\n[h:0] three\n")) << seen_;
+    // It goes there in the next round, too.
+    OutputCapture::Route next;
+    next.to_console = false;
+    next.whole_lines = true;
+    worker->begin_round(std::move(next), "---");
+    write_to(pipe, "four\n");
+    EXPECT_TRUE(wait_for_screen(note + "[h:0] one\n[h:0] two\n[h:0] three\nfour\n")) << seen_;
+  }
+}
+
+TEST_F(OutputCaptureTest, AFailureThatIsFoundAfterTheEndIsShown) {
+  Pipe pipe;
+  OutputCapture::Route route;
+  route.to_console = false;
+  route.whole_lines = true;
+  route.prefix = LinePrefix("[h:0] ", {});
+  auto worker =
+      capture(pipe, std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  write_to(pipe, "one\ntwo");
+  worker->drain();
+  worker->close();
+  worker.reset();
+  EXPECT_TRUE(wait_for_screen(
+      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
+      "[h:0] one\n[h:0] two\n"))
+      << seen_;
+}
+
+// As if the disk stood still: nobody reads the pipe that is the file.
+TEST_F(OutputCaptureTest, AFileThatTakesNothingHoldsTheWorkerUpAndNotTheAgent) {
+  Pipe pipe;
+  Pipe disk;
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  OutputCapture::Route route;
+  route.to_console = false;
+  const auto worker = capture(pipe, std::move(route), std::move(disk.write));
+  const std::string bytes(4'096, 'x');
+  std::size_t written = 0;
+  const auto write_some = [&] {
+    const ssize_t size = ::write(pipe.write.get(), bytes.data(), bytes.size());
+    if (size > 0) written += static_cast<std::size_t>(size);
+    return size < 0;
+  };
+  ASSERT_TRUE(test::run_until(io_, [&] { return write_some() && files_.full(); }));
+  while (!write_some()) {
+  }
+  EXPECT_LT(written, 2 * FileWriter::kQueueLimitBytes);
+  std::size_t seen = 0;
+  char buffer[64 * 1024];
+  ::fcntl(disk.read.get(), F_SETFL, O_NONBLOCK);
+  EXPECT_TRUE(test::run_until(io_,
+                              [&] {
+                                const ssize_t size =
+                                    ::read(disk.read.get(), buffer, sizeof(buffer));
+                                if (size > 0) seen += static_cast<std::size_t>(size);
+                                return seen == written;
+                              }))
+      << seen << " of " << written;
+}
+
 TEST_F(OutputCaptureTest, WholeLinesWithoutPrefix) {
   Pipe pipe;
   OutputCapture::Route route;
@@ -384,12 +468,14 @@ TEST_F(OutputCaptureTest, MatchingLinesAreAlsoInTheFilteredLog) {
   route.to_console = false;
   route.prefix = LinePrefix("[h:0] ", {});
   route.filtered = std::make_shared<FilteredLog>(
-      UniqueFd(::open((dir.path() / "f").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)),
+      files_.open(UniqueFd(::open((dir.path() / "f").c_str(),
+                                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)),
+                  {}),
       std::vector<std::string>{"loss", "a,b"});
   const auto worker = capture(pipe, std::move(route));
   write_to(pipe, "step 1\nloss 2\nthe a,b of it\nlos");
   worker->drain();
-  EXPECT_EQ(dir.read("f"), "[h:0] loss 2\n[h:0] the a,b of it\n");
+  EXPECT_TRUE(wait_for_file(dir, "f", "[h:0] loss 2\n[h:0] the a,b of it\n"));
 }
 
 TEST_F(OutputCaptureTest, TheSharedDescriptionKeepsItsFlags) {

@@ -1,0 +1,213 @@
+#include "agent/process/file_writer.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <gtest/gtest.h>
+
+#include "tests/support/event_loop.h"
+#include "tests/support/temp_dir.h"
+
+namespace ddp::agent {
+namespace {
+
+// A pipe in place of a file. While nobody reads, it is a disk that stands still.
+struct Disk {
+  Disk() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read_end.reset(ends[0]);
+    file.reset(ends[1]);
+  }
+  // All until the file is closed.
+  std::string read_all() {
+    std::string all;
+    char buffer[64 * 1024];
+    for (ssize_t size; (size = ::read(read_end.get(), buffer, sizeof(buffer))) > 0;)
+      all.append(buffer, static_cast<std::size_t>(size));
+    return all;
+  }
+  UniqueFd read_end;
+  UniqueFd file;
+};
+
+UniqueFd new_file(const test::TempDir& dir, const std::string& name) {
+  return UniqueFd(::open((dir.path() / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
+UniqueFd full_disk() { return UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)); }
+
+// What on_failure was told.
+struct Failure {
+  int calls = 0;
+  int error = 0;
+  std::string rest;
+  FileWriter::OnFailure taker() {
+    return [this](int code, const std::string& bytes) {
+      ++calls;
+      error = code;
+      rest = bytes;
+    };
+  }
+};
+
+TEST(FileWriterTest, WritesToEachFileInOrder) {
+  const test::TempDir dir;
+  asio::io_context io;
+  FileWriter writer(io);
+  WrittenFile a = writer.open(new_file(dir, "a"), {});
+  WrittenFile b = writer.open(new_file(dir, "b"), {});
+  std::string expected;
+  for (int i = 0; i < 1'000; ++i) {
+    const std::string line = std::to_string(i) + "\n";
+    a.write(line);
+    b.write("b" + line);
+    expected += line;
+  }
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  EXPECT_EQ(dir.read("a"), expected);
+  EXPECT_EQ(dir.read("b").size(), expected.size() + 1'000);
+}
+
+TEST(FileWriterTest, ADiskThatStandsStillHoldsNobodyUp) {
+  const test::TempDir dir;
+  asio::io_context io;
+  FileWriter writer(io);
+  Disk disk;
+  bool goes_on = false;
+  WrittenFile file = writer.open(std::move(disk.file), {});
+  const std::string bytes(2 * FileWriter::kQueueLimitBytes, 'x');
+  file.write(bytes);
+  EXPECT_TRUE(writer.full());
+  EXPECT_FALSE(writer.empty());
+  EXPECT_EQ(writer.queued_bytes(), bytes.size());
+  const TimePoint taken = writer.last_taken();
+  writer.when_not_full([&] { goes_on = true; });
+  io.run_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(goes_on);
+  EXPECT_EQ(writer.last_taken(), taken);
+  file.close();
+  EXPECT_TRUE(disk.read_all() == bytes);
+  EXPECT_TRUE(test::run_until(io, [&] { return goes_on; }));
+  EXPECT_FALSE(writer.full());
+  EXPECT_TRUE(writer.empty());
+  EXPECT_GE(writer.last_taken(), taken);
+}
+
+TEST(FileWriterTest, ADiskThatStandsStillIsToldNowAndThen) {
+  asio::io_context io;
+  std::vector<Duration> told;
+  FileWriter writer(io, {[&](Duration stood) { told.push_back(stood); }, Duration{20}});
+  Disk disk;
+  WrittenFile file = writer.open(std::move(disk.file), {});
+  const std::string bytes(1u << 20, 'x');
+  file.write(bytes);
+  EXPECT_TRUE(test::run_until(io, [&] { return told.size() == 3; }));
+  EXPECT_GE(told.at(0), Duration{20});
+  EXPECT_GE(told.at(1), 2 * told.at(0));
+  EXPECT_GE(told.at(2), 2 * told.at(1));
+  file.close();
+  EXPECT_TRUE(disk.read_all() == bytes);
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  io.restart();
+  io.run_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(told.size(), 3U);
+}
+
+// The thread may take all between full() and when_not_full().
+TEST(FileWriterTest, WhoWaitsTooLateIsCalledToo) {
+  asio::io_context io;
+  FileWriter writer(io);
+  bool goes_on = false;
+  writer.when_not_full([&] { goes_on = true; });
+  EXPECT_TRUE(test::run_until(io, [&] { return goes_on; }));
+}
+
+TEST(FileWriterTest, AFailureIsToldOnceWithAllThatIsMissing) {
+  asio::io_context io;
+  FileWriter writer(io);
+  Failure failure;
+  WrittenFile file = writer.open(full_disk(), failure.taker());
+  file.write("one\n");
+  file.write("two\n");
+  EXPECT_FALSE(writer.empty());
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  EXPECT_EQ(failure.error, ENOSPC);
+  EXPECT_EQ(failure.rest, "one\ntwo\n");
+  file.write("three\n");
+  file.close();
+  io.restart();
+  io.run_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(failure.calls, 1);
+  EXPECT_TRUE(writer.empty());
+}
+
+// What waits when a call fails is no longer on its way to the disk.
+TEST(FileWriterTest, AFailureWhileMoreWaitsLeavesNothingBehind) {
+  ::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io;
+  FileWriter writer(io);
+  Failure failure;
+  Disk disk;
+  WrittenFile file = writer.open(std::move(disk.file), failure.taker());
+  const std::string first(1u << 20, 'x');
+  file.write(first);
+  EXPECT_TRUE(test::run_until(io, [&] {
+    char byte = 0;
+    return ::read(disk.read_end.get(), &byte, 1) == 1;  // So the thread is in the call.
+  }));
+  file.write("second");
+  disk.read_end.reset();
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  EXPECT_EQ(failure.error, EPIPE);
+  EXPECT_EQ(writer.queued_bytes(), 0U);
+  EXPECT_TRUE(failure.rest.ends_with("xsecond"));
+  EXPECT_LT(failure.rest.size(), first.size() + 6);
+}
+
+TEST(FileWriterTest, AFailureIsToldAlsoWhenTheFileIsClosed) {
+  asio::io_context io;
+  FileWriter writer(io);
+  Failure failure;
+  {
+    WrittenFile file = writer.open(full_disk(), failure.taker());
+    file.write("one\n");
+  }
+  EXPECT_TRUE(test::run_until(io, [&] { return failure.calls > 0; }));
+  EXPECT_EQ(failure.rest, "one\n");
+}
+
+TEST(FileWriterTest, TheEndWaitsForTheDisk) {
+  const test::TempDir dir;
+  asio::io_context io;
+  const std::string bytes(1u << 20, 'x');
+  {
+    FileWriter writer(io);
+    WrittenFile file = writer.open(new_file(dir, "a"), {});
+    file.write(bytes);
+  }
+  EXPECT_TRUE(dir.read("a") == bytes);
+}
+
+TEST(FileWriterTest, TheEndLeavesADiskThatStandsStill) {
+  asio::io_context io;
+  Disk disk;
+  const std::string bytes(1u << 20, 'x');
+  {
+    FileWriter writer(io);
+    writer.open(std::move(disk.file), {}).write(bytes);
+  }
+  // The thread, which is alone, still writes and closes.
+  EXPECT_TRUE(disk.read_all() == bytes);
+}
+
+}  // namespace
+}  // namespace ddp::agent
