@@ -15,6 +15,7 @@
 
 #include <asio/post.hpp>
 
+#include "agent/process/spawn_program.h"
 #include "common/base/check.h"
 #include "common/net/timer.h"
 #include "common/process/all_signals_blocked.h"
@@ -242,7 +243,7 @@ WrittenFile FileWriter::open(UniqueFd fd, OnFailure on_failure) {
   DDP_CHECK(fd, "no file");
   state_->begin_thread();
   auto file = std::make_shared<File>();
-  file->fd = std::move(fd);
+  file->fd = keep_back(std::move(fd));
   file->on_failure = std::move(on_failure);
   state_->files.push_back(file);
   return {state_, std::move(file)};

@@ -9,10 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include <sched.h>
 
@@ -42,6 +44,7 @@ struct ChildArguments {
   pid_t parent = 0;
   pid_t tracer = 0;
   bool detached = false;
+  unsigned kept_back = 0;  // It gets no descriptors from here on.
   rlimit descriptors{};
   const char* failed_step = nullptr;
   int error = 0;
@@ -75,8 +78,16 @@ void ignore_requests_to_end() {
   }
 }
 
+// Until now the child uses the parent's table of descriptors. The copies that it gets here are
+// those below `first`; before Linux 5.9, all.
+bool take_descriptors(unsigned first) {
+  return ::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_UNSHARE) == 0 ||
+         ::syscall(SYS_unshare, CLONE_FILES) == 0;
+}
+
 // Returns the first failing step, or does not return. AddressSanitizer does not know this stack.
 [[gnu::no_sanitize_address]] const char* become_program(const ChildArguments& child) {
+  if (!take_descriptors(child.kept_back)) return "unshare(CLONE_FILES)";
   if (!child.detached && ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
   if (!child.detached && ::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
@@ -144,6 +155,14 @@ Error program_error(const std::string& program, int error_number) {
                     error_number == EACCES ? "; is it executable (chmod +x)?" : "");
 }
 
+// A process with very many descriptors may have to pass some of those on.
+unsigned first_kept_back(const ChildArguments& child) {
+  int highest = std::max({child.stdin_fd, child.stdout_fd, child.stderr_fd});
+  for (std::size_t i = 0; i < child.inherited_count; ++i)
+    highest = std::max(highest, child.inherited[i]);
+  return static_cast<unsigned>(std::max(highest + 1, kKeptBack));
+}
+
 struct Stack {
   explicit Stack(std::size_t size) : bytes(size) {
     base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -180,6 +199,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.stderr_fd = request.stderr_fd;
   child.inherited = request.inherited_fds.data();
   child.inherited_count = request.inherited_fds.size();
+  child.kept_back = first_kept_back(child);
   const std::vector<unsigned long> mask = cpu_mask(request.cpus);
   child.cpu_mask = mask.data();
   child.cpu_mask_bytes = mask.size() * sizeof(unsigned long);
@@ -194,7 +214,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   {
     const AllSignalsBlocked blocked;  // Our handlers must not run in the child, in our memory.
     pid = ::clone(child_main, static_cast<char*>(stack.base) + stack.bytes / 16 * 16,
-                  CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
+                  CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
     clone_error = errno;
   }
   if (pid < 0) return program_error(program, clone_error);
@@ -205,6 +225,11 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   if (std::string_view(child.failed_step) == "execvpe") return program_error(program, child.error);
   return make_error(Errc::kIo, "{}: cannot be started: {}: {}", program, child.failed_step,
                     std::generic_category().message(child.error));
+}
+
+UniqueFd keep_back(UniqueFd fd) {
+  UniqueFd moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kKeptBack));
+  return moved ? std::move(moved) : std::move(fd);
 }
 
 int spawn_failure_status(const Error& error) {

@@ -42,6 +42,12 @@ struct SpawnedProcess {
 // After a failure no process is left.
 Result<SpawnedProcess> spawn(const SpawnRequest& request);
 
+// Gives the descriptor a number from kKeptBack on, if the limit of open files allows. A program
+// that spawn() starts gets no copy of those, not even one that exec closes. That matters for files:
+// closing a copy waits for the disk, and spawn() would wait with it.
+inline constexpr int kKeptBack = 4'096;
+UniqueFd keep_back(UniqueFd fd);
+
 // The exit status that stands for a failed spawn: 127, 126 or kExitInternal.
 int spawn_failure_status(const Error& error);
 // The error code for such a status.

@@ -204,6 +204,22 @@ def hanging_logs(disk):
         expect(shown == expected, f"{len(shown)} lines of rank {rank} were shown:\n{job.text()}")
 
 
+def logs_that_cannot_be_closed(disk):
+    """Writers of checkpoints are started while no copy of a log file can be closed: nobody waits for that but the thread that writes them."""
+    with tempfile.TemporaryDirectory(prefix="slow_disks.out.") as base:
+        os.environ.update(OUT=base, SAVE_TIMEOUT_S="")
+        job = Job(base, [args.worker, "wait", "3", "2000000", "1000000"], ("--nproc-per-node", str(WORKERS), "--tee", "3", "--log-dir",
+                                                                           f"{disk.mount}/logs"))
+        try:
+            job.wait_for("rank 0 begins at 0")
+            disk.set({"op": "flush", "name": "rank_*", "fault": "hold"})
+            job.wait_for("rank 0 has 3 written at ")
+        finally:
+            disk.set()
+            job.close()
+        expect("lost" not in job.text(), job.text())
+
+
 HELD_WORKER = """
 import os, sys, time
 disk, held = sys.argv[1:]
@@ -268,6 +284,7 @@ def a_full_log_folder(_disk):
 CASES = {
     "full_log_folder": a_full_log_folder,
     "hanging_logs": hanging_logs,
+    "held_logs": logs_that_cannot_be_closed,
     "held_worker": a_held_worker,
     "long_fsync": a_long_fsync,
     "server_hangs": a_server_that_hangs,

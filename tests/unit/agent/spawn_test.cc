@@ -173,6 +173,20 @@ TEST(Spawn, OnlyNamedDescriptorsStayOpen) {
   EXPECT_EQ(std::count(ended.output.begin(), ended.output.end(), '>'), 5) << ended.output;
 }
 
+TEST(Spawn, ADescriptorThatIsKeptBackStaysOurs) {
+  Pipe pipe;
+  UniqueFd kept = keep_back(std::move(pipe.write));
+  if (kept.get() < kKeptBack)
+    GTEST_SKIP() << "the limit of open files is " << kKeptBack << " or less";
+  const std::string number = std::to_string(kept.get());
+  EXPECT_EQ(run({"sh", "-c", "test -e /proc/self/fd/" + number}).exit_code, 1);
+  ASSERT_EQ(::write(kept.get(), "x", 1), 1);
+  // Unless it is named.
+  EXPECT_EQ(run({"sh", "-c", "echo y > /proc/self/fd/" + number}, {kept.get()}).exit_code, 0);
+  kept.reset();
+  EXPECT_EQ(pipe.read_all(), "xy\n");
+}
+
 TEST(Spawn, SignalsAreAsAProgramExpectsThem) {
   sigset_t blocked;
   sigset_t before;
