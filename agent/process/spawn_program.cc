@@ -50,7 +50,8 @@ struct ChildArguments {
   pid_t parent = 0;
   pid_t tracer = 0;
   bool detached = false;
-  unsigned kept_back = 0;  // It gets no descriptors from here on.
+  bool shares_descriptors = false;
+  unsigned kept_back = 0;  // It then gets no descriptors from here on.
   rlimit descriptors{};
   const char* failed_step = nullptr;
   int error = 0;
@@ -84,18 +85,14 @@ void ignore_requests_to_end() {
   }
 }
 
-// Until now the child uses the parent's table of descriptors. The copies that it gets here are
-// those below `first`; before Linux 5.9, all.
-bool take_descriptors(unsigned first) {
-  return ::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_UNSHARE) == 0 ||
-         ::syscall(SYS_unshare, CLONE_FILES) == 0;
-}
-
 // Returns the first failing step, or does not return. Sanitizers know neither this stack nor that
 // a function ends by exec.
 [[gnu::no_sanitize_address, gnu::no_sanitize_thread]] const char* become_program(
     const ChildArguments& child) {
-  if (!take_descriptors(child.kept_back)) return "unshare(CLONE_FILES)";
+  // Until now it uses the parent's table of descriptors. It gets copies of those below.
+  if (child.shares_descriptors &&
+      ::syscall(SYS_close_range, child.kept_back, ~0U, CLOSE_RANGE_UNSHARE) != 0)
+    return "close_range(CLOSE_RANGE_UNSHARE)";
   if (!child.detached && ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
   if (!child.detached && ::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
@@ -163,6 +160,12 @@ Error program_error(const std::string& program, int error_number) {
                     error_number == EACCES ? "; is it executable (chmod +x)?" : "");
 }
 
+// Linux before 5.11 and some containers do not have it.
+bool has_close_range() {
+  static const bool has = ::syscall(SYS_close_range, ~0U, ~0U, CLOSE_RANGE_CLOEXEC) == 0;
+  return has;
+}
+
 // A process with very many descriptors may have to pass some of those on.
 unsigned first_kept_back(const ChildArguments& child) {
   int highest = std::max({child.stdin_fd, child.stdout_fd, child.stderr_fd});
@@ -207,6 +210,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.stderr_fd = request.stderr_fd;
   child.inherited = request.inherited_fds.data();
   child.inherited_count = request.inherited_fds.size();
+  child.shares_descriptors = has_close_range();
   child.kept_back = first_kept_back(child);
   const std::vector<unsigned long> mask = cpu_mask(request.cpus);
   child.cpu_mask = mask.data();
@@ -219,10 +223,11 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   int pidfd = -1;
   pid_t pid = -1;
   int clone_error = 0;
+  const int shared = child.shares_descriptors ? CLONE_FILES : 0;
   {
     const AllSignalsBlocked blocked;  // Our handlers must not run in the child, in our memory.
     pid = ::__clone(child_main, static_cast<char*>(stack.base) + stack.bytes / 16 * 16,
-                    CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
+                    CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD | shared, &child, &pidfd);
     clone_error = errno;
   }
   if (pid < 0) return program_error(program, clone_error);

@@ -43,8 +43,8 @@ struct SpawnedProcess {
 Result<SpawnedProcess> spawn(const SpawnRequest& request);
 
 // Gives the descriptor a number from kKeptBack on, if the limit of open files allows. A program
-// that spawn() starts gets no copy of those, not even one that exec closes. That matters for files:
-// closing a copy waits for the disk, and spawn() would wait with it.
+// that spawn() starts gets no copy of those, not even one that exec closes (since Linux 5.11). That
+// matters for files: closing a copy waits for the disk, and spawn() would wait with it.
 inline constexpr int kKeptBack = 4'096;
 UniqueFd keep_back(UniqueFd fd);
 
