@@ -216,7 +216,7 @@ def trains():
         with ddp_run.trace_scope("input", "batch", step):
             if RANK == 1 and step > 2:  # The second forward is collective, too: it makes the buckets anew.
                 until(lambda: all(out(f"gradient.{step}.{number}").exists() for number in (0, 1)), "rank 0's gradients")
-                time.sleep(0.02)  # sleep: stands for a slow disk
+                time.sleep(0.1)  # sleep: stands for a slow disk
         model(torch.ones(4, 64)).sum().backward()
         ddp_run.progress(step)
     dist.destroy_process_group()
