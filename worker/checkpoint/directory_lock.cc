@@ -10,7 +10,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -76,14 +75,12 @@ void exclude_readers(int fd) {
 // FLUSH to a FUSE or NFS server, and waits for it. Every process that is started by a holder
 // inherits a copy, which exec closes. So a holder that starts a process would stand still with the
 // disk. Dropping a file from a queue flushes nothing.
-Result<UniqueFd> put_into_socket(UniqueFd file) {
+Result<UniqueFd> put_into_socket(const UniqueFd& file) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0) {
     const UniqueFd sender(ends[0]);
     UniqueFd receiver(ends[1]);
-    std::vector<UniqueFd> files;
-    files.push_back(std::move(file));
-    if (send_with_descriptors(sender.get(), "L", files) == 1) return receiver;
+    if (send_with_descriptors(sender.get(), "L", {&file, 1}) == 1) return receiver;
   }
   return make_error(Errc::kIo, "cannot pass the lock of a folder of checkpoints on: {}",
                     std::generic_category().message(errno));
@@ -115,8 +112,7 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
       lock.warning_ =
           fmt::format("cannot lock {}: {}; make sure that no other job writes to this folder", path,
                       std::generic_category().message(failure));
-      lock.fd_ = std::move(fd);
-      return lock;
+      break;
     }
     const Holder holder = read_holder(fd.get());
     const auto waited = Clock::now() - begin;
@@ -133,8 +129,10 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
     }
     std::this_thread::sleep_for(kPoll);
   }
-  if (auto written = write_holder(fd.get(), path, job_id); !written) return written.error();
-  auto holder = put_into_socket(std::move(fd));
+  if (lock.warning_.empty()) {
+    if (auto written = write_holder(fd.get(), path, job_id); !written) return written.error();
+  }
+  auto holder = put_into_socket(fd);
   if (!holder) return holder.error();
   lock.fd_ = std::move(*holder);
   return lock;
