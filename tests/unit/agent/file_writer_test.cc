@@ -14,30 +14,14 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/event_loop.h"
+#include "tests/support/pipe.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
 namespace {
 
-// A pipe in place of a file. While nobody reads, it is a disk that stands still.
-struct Disk {
-  Disk() {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    read_end.reset(ends[0]);
-    file.reset(ends[1]);
-  }
-  // All until the file is closed.
-  std::string read_all() {
-    std::string all;
-    char buffer[64 * 1024];
-    for (ssize_t size; (size = ::read(read_end.get(), buffer, sizeof(buffer))) > 0;)
-      all.append(buffer, static_cast<std::size_t>(size));
-    return all;
-  }
-  UniqueFd read_end;
-  UniqueFd file;
-};
+// In place of a file: while nobody reads, a disk that stands still.
+using Disk = test::Pipe;
 
 UniqueFd new_file(const test::TempDir& dir, const std::string& name) {
   return UniqueFd(::open((dir.path() / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -83,7 +67,7 @@ TEST(FileWriterTest, ADiskThatStandsStillHoldsNobodyUp) {
   FileWriter writer(io);
   Disk disk;
   bool goes_on = false;
-  WrittenFile file = writer.open(std::move(disk.file), {});
+  WrittenFile file = writer.open(std::move(disk.write), {});
   const std::string bytes(2 * FileWriter::kQueueLimitBytes, 'x');
   file.write(bytes);
   EXPECT_TRUE(writer.full());
@@ -107,7 +91,7 @@ TEST(FileWriterTest, ADiskThatStandsStillIsToldNowAndThen) {
   std::vector<Duration> told;
   FileWriter writer(io, {[&](Duration stood) { told.push_back(stood); }, Duration{20}});
   Disk disk;
-  WrittenFile file = writer.open(std::move(disk.file), {});
+  WrittenFile file = writer.open(std::move(disk.write), {});
   const std::string bytes(1u << 20, 'x');
   file.write(bytes);
   EXPECT_TRUE(test::run_until(io, [&] { return told.size() == 3; }));
@@ -157,15 +141,15 @@ TEST(FileWriterTest, AFailureWhileMoreWaitsLeavesNothingBehind) {
   FileWriter writer(io);
   Failure failure;
   Disk disk;
-  WrittenFile file = writer.open(std::move(disk.file), failure.taker());
+  WrittenFile file = writer.open(std::move(disk.write), failure.taker());
   const std::string first(1u << 20, 'x');
   file.write(first);
   EXPECT_TRUE(test::run_until(io, [&] {
     char byte = 0;
-    return ::read(disk.read_end.get(), &byte, 1) == 1;  // So the thread is in the call.
+    return ::read(disk.read.get(), &byte, 1) == 1;  // So the thread is in the call.
   }));
   file.write("second");
-  disk.read_end.reset();
+  disk.read.reset();
   EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
   EXPECT_EQ(failure.error, EPIPE);
   EXPECT_EQ(writer.queued_bytes(), 0U);
@@ -203,7 +187,7 @@ TEST(FileWriterTest, TheEndLeavesADiskThatStandsStill) {
   const std::string bytes(1u << 20, 'x');
   {
     FileWriter writer(io);
-    writer.open(std::move(disk.file), {}).write(bytes);
+    writer.open(std::move(disk.write), {}).write(bytes);
   }
   // The thread, which is alone, still writes and closes.
   EXPECT_TRUE(disk.read_all() == bytes);

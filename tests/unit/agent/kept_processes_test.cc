@@ -20,6 +20,7 @@
 #include "tests/support/event_loop.h"
 #include "tests/support/process.h"
 #include "tests/support/process_table.h"
+#include "tests/support/screen_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -47,12 +48,8 @@ class KeptProcesses : public testing::Test {
     spec.log_dir = (dir_.path() / "logs").string();
     spec.command = {PARKING_WORKER, how, "99"};
     if (!wrapper.empty()) spec.command = {"sh", "-c", wrapper, PARKING_WORKER, how, "99"};
-    const UniqueFd screen(
-        ::open((dir_.path() / "screen").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
-    console_ = Console::open(io_, screen_.get());
     processes_ = std::make_unique<RoundProcesses>(
-        io_, spec, Console::Pair{console_, console_},
+        io_, spec, screen_.pair(),
         RoundProcesses::Events{
             .on_exit = [this](const WorkerExit& exit) { exits_.push_back(exit); },
             .on_progress = [this](int local_rank, std::int64_t) { steps_.insert(local_rank); },
@@ -126,17 +123,9 @@ class KeptProcesses : public testing::Test {
   }
   bool clear(const std::set<int>& keep) { return processes_->clear(keep, Duration(5'000)); }
 
-  // The thread that writes files is through with what it has been given.
-  void wait_for_files() {
-    EXPECT_TRUE(
-        test::wait_until([this] { return processes_->log_files().empty() && console_->empty(); }));
-  }
-  std::string screen() {
-    wait_for_files();
-    return dir_.read("screen");
-  }
+  std::string screen() { return screen_.text(*processes_); }
   std::string log(Round round, const std::string& name) {
-    wait_for_files();
+    screen_.wait_for_files(*processes_);
     return dir_.read("logs/job/round_" + std::to_string(round) + "/" + name);
   }
   // Of the worker that has said last in this file which process it is. Never a number that kill()
@@ -161,8 +150,7 @@ class KeptProcesses : public testing::Test {
 
   test::TempDir dir_;
   asio::io_context io_;
-  UniqueFd screen_;
-  std::shared_ptr<Console> console_;
+  test::ScreenFile screen_{io_, dir_};
   int nproc_ = 0;
   Round round_ = kNoRound;
   std::vector<WorkerExit> exits_;

@@ -15,24 +15,15 @@
 
 #include "common/config/rank_set.h"
 #include "tests/support/event_loop.h"
+#include "tests/support/pipe.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
 namespace {
 
 using std::string_literals::operator""s;
+using test::Pipe;
 using testing::ElementsAre;
-
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    read.reset(ends[0]);
-    write.reset(ends[1]);
-  }
-  UniqueFd read;
-  UniqueFd write;
-};
 
 // A console that is a pipe, as under `ddp-run ... | less`, and a worker's end of the pipe that is
 // captured.
@@ -71,12 +62,7 @@ class OutputCaptureTest : public testing::Test {
     }
   }
 
-  void read_screen() {
-    char buffer[64 * 1024];
-    for (ssize_t size; (size = ::read(screen_.read.get(), buffer, sizeof(buffer))) > 0;) {
-      seen_.append(buffer, static_cast<std::size_t>(size));
-    }
-  }
+  void read_screen() { seen_ += screen_.read_all(); }
 
   bool wait_for_screen(const std::string& text) {
     return test::run_until(io_, [&] {

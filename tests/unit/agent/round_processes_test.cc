@@ -21,6 +21,7 @@
 #include "common/process/descendants.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/process.h"
+#include "tests/support/screen_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -66,18 +67,13 @@ class RoundProcessesTest : public testing::Test {
     spec.log_dir = (dir_.path() / "logs").string();
     spec.command = std::move(command);
     if (!processes_) {
-      const UniqueFd screen(::open((dir_.path() / "screen").c_str(),
-                                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-      screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
-      console_ = Console::open(io_, screen_.get());
       RoundProcesses::Events events;
       events.on_exit = [this](const WorkerExit& exit) {
         exits_[exit.local_rank] = exit;
         order_.push_back(exit.local_rank);
       };
       events.on_progress = [this](int local_rank, std::int64_t step) { steps_[local_rank] = step; };
-      processes_ =
-          std::make_unique<RoundProcesses>(io_, spec, Console::Pair{console_, console_}, events);
+      processes_ = std::make_unique<RoundProcesses>(io_, spec, screen_.pair(), events);
     }
     return processes_->start(round_of(nproc, number));
   }
@@ -90,17 +86,9 @@ class RoundProcessesTest : public testing::Test {
     return test::run_until(io_, [&] { return exits_.size() == count; });
   }
 
-  // The thread that writes files is through with what it has been given.
-  void wait_for_files() {
-    EXPECT_TRUE(
-        test::wait_until([this] { return processes_->log_files().empty() && console_->empty(); }));
-  }
-  std::string screen() {
-    wait_for_files();
-    return dir_.read("screen");
-  }
+  std::string screen() { return screen_.text(*processes_); }
   std::string log(const std::string& name) {
-    wait_for_files();
+    screen_.wait_for_files(*processes_);
     return dir_.read("logs/job/round_3/" + name);
   }
 
@@ -116,8 +104,7 @@ class RoundProcessesTest : public testing::Test {
 
   test::TempDir dir_;
   asio::io_context io_;
-  UniqueFd screen_;
-  std::shared_ptr<Console> console_;
+  test::ScreenFile screen_{io_, dir_};
   std::map<int, WorkerExit> exits_;
   std::vector<int> order_;  // Of the exits: local ranks.
   std::map<int, std::int64_t> steps_;
