@@ -255,16 +255,6 @@ void Console::when_not_full(std::function<void()> callback) {
   });
 }
 
-bool Console::flush(Duration limit) {
-  const TimePoint deadline = Clock::now() + limit;
-  for (;;) {
-    write_queue();
-    if (queue_.empty()) return true;
-    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
-    if (left <= 0 || !is_writable(fd_, static_cast<int>(left))) return false;
-  }
-}
-
 void Console::give_up() {
   dead_ = true;
   queue_.clear();

@@ -67,8 +67,6 @@ class Console : public std::enable_shared_from_this<Console> {
   bool empty() const { return queue_.empty() && (!files_ || files_->empty()); }
   // When the reader last took something. Valid while something is queued.
   TimePoint last_taken() const { return files_ ? files_->last_taken() : last_taken_; }
-  // Blocks until the queue is empty, at most `limit`. False if bytes are left.
-  bool flush(Duration limit);
 
   bool is_terminal() const { return is_terminal_; }
 

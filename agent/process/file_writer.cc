@@ -176,7 +176,11 @@ void FileWriter::State::close(std::unique_lock<std::mutex>& lock,
   lock.unlock();
   fd.reset();  // On NFS this waits, too.
   lock.lock();
-  if (!ends) asio::post(io, [self = shared_from_this(), file] { std::erase(self->files, file); });
+  if (ends) return;
+  asio::post(io, [self = shared_from_this(), file] {
+    file->on_failure = {};
+    std::erase(self->files, file);
+  });
 }
 
 void FileWriter::State::tell_failure(const std::shared_ptr<File>& file) {
