@@ -4,6 +4,7 @@ what the build and the package say of a PyTorch that they are not for.
     installed.py BIN_DIR COMPILER
 """
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,9 @@ SKIPPED = 77
 LIMIT_S = 1000
 TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv[1]).resolve().parent
-# Beside the other build folder, so that ccache knows from there what it compiles here.
+# Beside the other build folder and with its warnings, so that ccache knows from there what it compiles here.
 PIP_BUILD = BUILD.with_name(BUILD.name + ".pip")
+WERROR, = re.findall(r"^DDP_WERROR:BOOL=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.MULTILINE)
 FILES = {"_built_with.py", *(path.name for path in (TREE / "worker/python/ddp_run").glob("*.py*")), "py.typed"}
 TRAIN = """
 import torch
@@ -51,7 +53,7 @@ def install(python, **environment):
     shutil.rmtree(PIP_BUILD, ignore_errors=True)
     try:
         return call(python, "-m", "pip", "install", "--no-build-isolation", "--no-index", "--config-settings", f"build-dir={PIP_BUILD}",
-                    TREE, CXX=sys.argv[2], **environment)
+                    "--config-settings", f"cmake.define.DDP_WERROR={WERROR}", TREE, CXX=sys.argv[2], **environment)
     finally:
         shutil.rmtree(PIP_BUILD, ignore_errors=True)
 
