@@ -17,7 +17,6 @@ using wire::FlightRecord;
 using wire::FlightState;
 
 constexpr std::size_t kSentencesMax = 16;
-constexpr char kWorld[] = "world";
 
 // How one rank stands in one group.
 struct Standing {
@@ -146,12 +145,12 @@ std::string describe_idle(const Class& idle, const std::vector<Class>& waiting,
 std::string describe_group(const std::string& name, std::vector<Standing> standings,
                            std::int64_t moment) {
   const std::vector<Class> waiting = classes_of(standings, true);
-  if (waiting.empty() && name != kWorld) return "";
+  if (waiting.empty() && name != wire::kWorldGroup) return "";
   if (waiting.empty()) {
     std::erase_if(standings, [](const Standing& each) { return each.awaits_message; });
   }
   const std::vector<Class> idle = classes_of(standings, false);
-  std::string text = name == kWorld ? "" : fmt::format("in group {}: ", name);
+  std::string text = name == wire::kWorldGroup ? "" : fmt::format("in group {}: ", name);
   const char* separator = "";
   for (const Class& each : waiting) {
     text += fmt::format("{}{} {} waited {} in {}", separator, name_ranks(each.ranks),
@@ -178,11 +177,11 @@ std::vector<std::string> describe_flights(const std::vector<wire::Flight>& fligh
       sentences.push_back(std::move(sentence));
     }
   };
-  if (const auto world = groups.find(kWorld); world != groups.end()) {
-    add(describe_group(kWorld, world->second, moment));
+  if (const auto world = groups.find(wire::kWorldGroup); world != groups.end()) {
+    add(describe_group(wire::kWorldGroup, world->second, moment));
   }
   for (const auto& [name, all] : groups) {
-    if (name != kWorld) add(describe_group(name, all, moment));
+    if (name != wire::kWorldGroup) add(describe_group(name, all, moment));
   }
   for (std::string& sentence : describe_messages(flights, moment)) add(std::move(sentence));
   return sentences;

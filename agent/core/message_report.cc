@@ -13,8 +13,6 @@ using wire::Flight;
 using wire::FlightRecord;
 using wire::FlightState;
 
-constexpr char kWorld[] = "world";
-
 bool waits(const FlightRecord& record, std::int64_t moment) {
   // An operation that was issued later failed at once and waited for nobody.
   return record.issued_ns <= moment && record.state != FlightState::kDone;
@@ -125,7 +123,7 @@ std::vector<std::string> describe_messages(const std::vector<Flight>& flights,
       const FlightRecord& record = *exchange.first;
       const std::string group = flight.group_name(group_number);
       const std::string text = wire::tag_of(record);
-      std::string sentence = group == kWorld ? "" : fmt::format("in group {}: ", group);
+      std::string sentence = group == wire::kWorldGroup ? "" : fmt::format("in group {}: ", group);
       sentence += fmt::format(
           "rank {} has waited {} in {} rank {}, {}{}{}", flight.rank,
           name_time(moment - record.issued_ns), sends ? "send to" : "recv from", other,

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {
@@ -44,7 +45,7 @@ void append_text(std::string& text, std::string_view value) {
     return c >= ' ' && c <= '~' && c != '"' && c != '\\';
   });
   if (!is_plain) {
-    text += wire::dump_json(nlohmann::json(value));
+    text += dump_json(nlohmann::json(value));
     return;
   }
   text += '"';

@@ -16,6 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/unique_fd.h"
 
 namespace ddp::agent {
@@ -47,7 +48,7 @@ pid_t parent_of(pid_t pid) {
 
 Result<void> TimerTable::take_line(std::string_view line, double ahead) {
   try {
-    const auto json = nlohmann::json::parse(line);
+    const auto json = parse_json(line);
     const auto pid = json.at("pid").get<pid_t>();
     const auto scope = json.at("scope_id").get<std::string>();
     const auto expires = json.at("expiration_time").get<double>();

@@ -23,6 +23,7 @@
 #include "agent/process/spawn_program.h"
 #include "common/base/check.h"
 #include "common/base/host_name.h"
+#include "common/base/json_text.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/this_process.h"
@@ -72,7 +73,7 @@ struct Standing {
 };
 
 std::optional<Standing> parse_standing(std::string_view line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json json = parse_json_or_discard(line);
   if (!json.is_object() || !json.contains("call")) return std::nullopt;
   try {
     return Standing{json.at("call").get<std::string>(), json.at("path").get<std::string>(),
@@ -83,7 +84,7 @@ std::optional<Standing> parse_standing(std::string_view line) {
 }
 
 std::optional<wire::SnapshotWritten> parse_result(std::string_view line) {
-  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  const nlohmann::json json = parse_json_or_discard(line);
   if (!json.is_object()) return std::nullopt;
   try {
     wire::SnapshotWritten written;

@@ -18,6 +18,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/host_port.h"
+#include "common/base/json_text.h"
 #include "common/config/forwarded_signal.h"
 #include "common/process/this_process.h"
 #include "common/wire/json_messages.h"
@@ -271,7 +272,7 @@ void AgentShell::listen_for_health_checks() {
   if (port == nullptr || *port == '\0') return;
   auto health = HealthCheck::listen(io_, port, spec_.any_user, [this] {
     return fmt::format("{{\"status\":\"alive\",\"job\":{},\"round\":{},\"workers\":{}}}",
-                       wire::dump_json(spec_.job_id), processes_.round(), processes_.running());
+                       dump_json(spec_.job_id), processes_.round(), processes_.running());
   });
   if (!health) return print(health.error().message);
   health_ = std::move(*health);

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/worker_env.h"
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {
@@ -21,10 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kJson = "json:";
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Rank first_rank(const wire::RoundStart& round) {
   const auto group_rank = static_cast<std::size_t>(round.group_rank);
@@ -62,12 +59,12 @@ std::string event_json(const config::JobSpec& spec, const wire::RoundStart& roun
                          {"total_run_time", event.run_time_s},
                          {"rdzv_backend", "c10d"},
                          {"raw_error", raw_error},
-                         {"metadata", dump(details)},
+                         {"metadata", dump_ordered_json(details)},
                          {"agent_restarts", round.restarts}};
-  return dump(Json{{"name", "torchelastic.worker.status." + event.state},
-                   {"source", event.worker != nullptr ? "WORKER" : "AGENT"},
-                   {"timestamp", event.time_ms},
-                   {"metadata", metadata}});
+  return dump_ordered_json(Json{{"name", "torchelastic.worker.status." + event.state},
+                                {"source", event.worker != nullptr ? "WORKER" : "AGENT"},
+                                {"timestamp", event.time_ms},
+                                {"metadata", metadata}});
 }
 
 EventLog::EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console)
@@ -103,7 +100,7 @@ void EventLog::worker_ended(const WorkerExit& exit) {
   } else {
     event.state = "FAILED";
     const std::string text = exit.message.empty() ? exit.cause : exit.message;
-    if (!text.empty()) event.raw_error = dump(Json::object({{"message", text}}));
+    if (!text.empty()) event.raw_error = dump_ordered_json(Json::object({{"message", text}}));
   }
   record(std::move(event));
 }
@@ -112,7 +109,8 @@ void EventLog::agent_ended(const config::AgentResult& result) {
   if (!enabled()) return;
   StatusEvent event;
   event.state = result.exit_code == 0 ? "SUCCEEDED" : "FAILED";
-  if (result.exit_code != 0) event.raw_error = dump(Json::object({{"message", result.summary}}));
+  if (result.exit_code != 0)
+    event.raw_error = dump_ordered_json(Json::object({{"message", result.summary}}));
   record(std::move(event));
 }
 

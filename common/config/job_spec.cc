@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace ddp {
 
 // In this namespace, so that argument-dependent lookup finds them. Only the agent reads what they
@@ -37,15 +39,13 @@ namespace {
 // CBOR (RFC 8949) and not JSON: arguments and paths are bytes, which need not be UTF-8.
 template <typename T>
 std::string dump(const T& value) {
-  std::string bytes;
-  nlohmann::json::to_cbor(nlohmann::json(value), bytes);
-  return bytes;
+  return encode_cbor(nlohmann::json(value));
 }
 
 template <typename T>
 Result<T> parse(std::string_view bytes, const char* what) {
   try {
-    return nlohmann::json::from_cbor(bytes).get<T>();
+    return decode_cbor(bytes).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kInvalidArgument, "{}: {}", what, error.what());
   }

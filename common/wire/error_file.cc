@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 
 namespace ddp::wire {
@@ -44,7 +45,7 @@ std::string encode_error_file(const ErrorFile& error) {
   message["extraInfo"]["timestamp"] = std::to_string(error.time_ms / 1'000);
   if (error.exit_code) message["errorCode"] = *error.exit_code;
   if (error.secondary) message["extraInfo"]["secondary"] = true;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return dump_json(json);
 }
 
 ErrorFile decode_error_file(std::string_view text) {

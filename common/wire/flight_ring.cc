@@ -7,14 +7,10 @@
 #include <string.h>
 
 #include "common/base/errc.h"
+#include "common/base/json_text.h"
 
 namespace ddp::wire {
 namespace {
-
-template <std::size_t Size>
-std::string text_of(const char (&text)[Size]) {
-  return {text, ::strnlen(text, Size)};
-}
 
 const char* name_of(FlightState state) {
   switch (state) {
@@ -108,9 +104,7 @@ std::string flight_json_lines(const Flight& flight) {
   std::string lines;
   for (const auto& [record, message] : order) {
     // The texts come from a worker and may be cut inside a character.
-    lines += json_of(flight, *record, message)
-                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-             "\n";
+    lines += dump_ordered_json(json_of(flight, *record, message)) + "\n";
   }
   return lines;
 }

@@ -16,6 +16,8 @@
 // The worker's half is worker/runtime/flight_recorder.h.
 namespace ddp::wire {
 
+// The name of the group of all ranks.
+inline constexpr char kWorldGroup[] = "world";
 inline constexpr std::uint32_t kFlightMagic = 0x46504444;  // "DDPF"
 inline constexpr std::uint32_t kFlightVersion = 2;
 inline constexpr std::size_t kFlightEntries = 256;

@@ -9,17 +9,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/result.h"
 
 // How a variant of message structs becomes {"type": name, fields...} and back. Each alternative has
 // an overload `const char* type_name(const T*)` found by argument-dependent lookup, and nlohmann's
 // to_json/from_json.
 namespace ddp::wire {
-
-// Output of workers may hold bytes that are not UTF-8. They are replaced; dump() throws nothing.
-inline std::string dump_json(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 // For measured numbers, which may be NaN or infinite. JSON has neither, so such a number is left
 // out. A number that is absent or null reads as NaN.
@@ -59,7 +55,7 @@ bool decode_if(const std::string& type, const nlohmann::json& json, Variant& out
 template <typename... Ts>
 Result<std::variant<Ts...>> decode_variant(std::string_view payload, std::variant<Ts...>* /*tag*/) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(payload);
+    const nlohmann::json json = parse_json(payload);
     if (!json.is_object() || !json.contains("type") || !json["type"].is_string()) {
       return make_error(Errc::kProtocol, "message without a type, {} bytes", payload.size());
     }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::wire {

@@ -5,9 +5,18 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <type_traits>
 
+#include <string.h>
+
 namespace ddp::wire {
+
+// The text in an array of a record. It ends with a zero byte unless it fills the array.
+template <std::size_t Size>
+std::string text_of(const char (&text)[Size]) {
+  return {text, ::strnlen(text, Size)};
+}
 
 // A record in shared memory that may be read while it is written, and whose writer may die at any
 // moment. One writer at a time: the one that makes `version` odd. It makes it even again when it

@@ -12,11 +12,6 @@ void set_text(char (&to)[Size], std::string_view text) {
   std::fill(std::copy_n(text.begin(), std::min(text.size(), Size), to), to + Size, '\0');
 }
 
-template <std::size_t Size>
-std::string text_of(const char (&text)[Size]) {
-  return {text, ::strnlen(text, Size)};
-}
-
 }  // namespace
 
 std::string lane_of(const TraceSpan& span) { return text_of(span.lane); }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/host_port.h"
+#include "common/base/json_text.h"
 #include "common/store/socket.h"
 #include "launcher/check/name_service.h"
 #include "launcher/check/peer_server.h"
@@ -26,7 +27,7 @@ constexpr int kLatencyPings = 50;
 // Bytes are sent for this long, and no more than so many.
 constexpr Duration kSending{400};
 constexpr std::int64_t kMostBytes = 4LL << 30;
-constexpr std::size_t kChunk = 256u << 10;
+constexpr std::size_t kSendBytes = 256u << 10;
 // What is under way on a slow link may take this long to arrive.
 constexpr Duration kDrainLimit{15'000};
 
@@ -86,7 +87,7 @@ PeerFacts meet(const PeerPlace& place) {
 Result<double> send_much(const PeerPlace& place) {
   auto socket = connect(place, kSink);
   if (!socket) return socket.error();
-  const std::string chunk(kChunk, 'x');
+  const std::string chunk(kSendBytes, 'x');
   const TimePoint begin = Clock::now();
   const TimePoint deadline = begin + kSending + kDrainLimit;
   std::int64_t bytes = 0;
@@ -102,13 +103,11 @@ Result<double> send_much(const PeerPlace& place) {
 
 }  // namespace
 
-std::string encode(const PeerPlace& place) {
-  return nlohmann::json(place).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string encode(const PeerPlace& place) { return dump_json(nlohmann::json(place)); }
 
 Result<PeerPlace> decode_peer_place(std::string_view text) {
   try {
-    return nlohmann::json::parse(text).get<PeerPlace>();
+    return parse_json(text).get<PeerPlace>();
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kProtocol, "this is not the place of a node: {}", error.what());
   }

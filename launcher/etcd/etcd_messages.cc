@@ -1,5 +1,6 @@
 #include "launcher/etcd/etcd_messages.h"
 
+#include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 
 namespace ddp::etcd {
@@ -44,7 +45,7 @@ KeyValue key_value(const json& object) {
 template <typename Parse>
 auto guarded(std::string_view text, Parse parse) -> Result<decltype(parse(json()))> {
   try {
-    return parse(json::parse(text));
+    return parse(parse_json(text));
   } catch (const std::exception& error) {
     return make_error(Errc::kProtocol, "not an answer of etcd ({}): {}", error.what(),
                       text.substr(0, 200));
@@ -174,7 +175,7 @@ Result<WatchAnswer> parse_watch(std::string_view text) {
 }
 
 ErrorAnswer parse_error(std::string_view body) {
-  const json object = json::parse(body, nullptr, false);
+  const json object = parse_json_or_discard(body);
   if (!object.is_object()) return {.code = 2, .message = std::string(body.substr(0, 200))};
   ErrorAnswer answer;
   if (const auto code = object.find("code"); code != object.end() && code->is_number_integer()) {

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace ddp::etcd {
 namespace {
 
@@ -9,13 +11,13 @@ using nlohmann::json;
 
 std::string dump(const json& object) {
   // Host names and exception texts need not be UTF-8.
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dump_json(object);
 }
 
 template <typename Read>
 auto guarded(const char* what, std::string_view text, Read read) -> Result<decltype(read(json()))> {
   try {
-    const json object = json::parse(text);
+    const json object = parse_json(text);
     if (!object.is_object()) {
       return make_error(Errc::kCorrupt, "{}: not a JSON object: {}", what, text.substr(0, 200));
     }

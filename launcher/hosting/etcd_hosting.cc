@@ -11,9 +11,6 @@
 namespace ddp::hosting {
 namespace {
 
-// How long the other nodes may take to learn that this one leaves, which needs etcd.
-constexpr std::chrono::milliseconds kLeaveLimit{5'000};
-
 int status_of(const Error& error) {
   return error.code == Errc::kTimeout ? kExitJoinTimeout : kExitInvalidValue;
 }

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 
 #include "launcher/server/server.h"
 
 namespace ddp::hosting {
+
+// How long the other nodes may take to learn that this one leaves.
+inline constexpr std::chrono::milliseconds kLeaveLimit{5'000};
 
 // This ddp-run's part in coordinating a job whose coordinator may be on any node, and move. While
 // it is here, the rendezvous daemon runs in this process. Everything happens on the thread of the

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_error.h"
+#include "common/base/json_text.h"
 #include "common/log/log.h"
 #include "common/wire/json_messages.h"
 #include "launcher/hosting/hosting.h"
@@ -21,9 +22,7 @@ constexpr Duration kTick{20};
 // average at most so many bytes in it.
 constexpr Duration kHistoryPeriod{1'000};
 constexpr Duration::rep kHistoryBytes = 32'768;
-// How long the other nodes may take to learn that this one leaves, and then to elect another
-// coordinator.
-constexpr std::chrono::milliseconds kLeaveLimit{5'000};
+// How long the other nodes may take to elect another coordinator, once this one leaves.
 constexpr Duration kHandOverLimit{2'000};
 
 }  // namespace
@@ -171,7 +170,7 @@ void ReplicaHosting::tell_history() {
   next_history_ = Clock::now() + kHistoryPeriod;
   if (replica_.servers().size() < 2) return;  // Nobody else can be the next.
   const nlohmann::json history = server_->history(spec_.job_id);
-  const std::string text = history.is_null() ? "" : wire::dump_json(history);
+  const std::string text = history.is_null() ? "" : dump_json(history);
   next_history_ += kHistoryPeriod * std::ssize(text) / kHistoryBytes;
   if (!text.empty()) replica_.tell_history(text);
 }
@@ -181,7 +180,7 @@ std::optional<rendezvous::JobHistory> ReplicaHosting::told_history() const {
   if (!told) return std::nullopt;
   try {
     const std::string_view text = told->text;
-    return rendezvous::JobHistory::restored(nlohmann::json::parse(text), told->told);
+    return rendezvous::JobHistory::restored(parse_json(text), told->told);
   } catch (const nlohmann::json::exception& error) {
     log::warning(
         "job {}: its history begins anew, because what the earlier coordinator has told is "

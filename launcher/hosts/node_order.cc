@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 
 namespace ddp::hosts {
@@ -18,15 +19,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeReport, kind, host, exit_cod
                                                 error)
 
 // CBOR, because JSON strings are UTF-8, and file names and arguments need not be.
-std::string encode(const NodeOrder& order) {
-  std::string bytes;
-  nlohmann::json::to_cbor(nlohmann::json(order), bytes);
-  return bytes;
-}
+std::string encode(const NodeOrder& order) { return encode_cbor(nlohmann::json(order)); }
 
 Result<NodeOrder> decode_order(std::string_view payload) {
   try {
-    auto order = nlohmann::json::from_cbor(payload).get<NodeOrder>();
+    auto order = decode_cbor(payload).get<NodeOrder>();
     if (order.places.empty() || order.mark.empty() || order.program.empty()) {
       return make_error(Errc::kProtocol, "an order without a place, a mark or a program");
     }
@@ -47,13 +44,12 @@ Result<int> decode_signal(std::string_view payload) {
 
 std::string encode_line(const std::string& mark, const NodeReport& report) {
   // The report may contain workers' output, which need not be UTF-8.
-  return mark +
-         nlohmann::json(report).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return mark + dump_json(nlohmann::json(report));
 }
 
 Result<NodeReport> decode_line(const std::string& mark, std::string_view line) {
   try {
-    return nlohmann::json::parse(line.substr(mark.size())).get<NodeReport>();
+    return parse_json(line.substr(mark.size())).get<NodeReport>();
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kProtocol, "a report of {} bytes: {}", line.size(), error.what());
   }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
+#include "common/base/json_text.h"
 #include "launcher/page/bundle.h"
 
 namespace ddp::page {
@@ -16,7 +17,7 @@ constexpr std::string_view kPlace = "<script id=\"document\" type=\"application/
 std::string_view live_page() { return {kBundle, kBundleBytes}; }
 
 std::string page_file(const nlohmann::json& document) {
-  std::string text = document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = dump_json(document);
   // No text inside may end the element.
   for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;)
     text.replace(at, 1, "\\u003c");

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/fnv1a.h"
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 #include "launcher/replicas/voters.h"
 
@@ -78,7 +79,7 @@ void JobReplica::begin(MemberId group) {
 
 void JobReplica::apply(std::string_view command) {
   if (gives_way_to_) return;
-  const json in = json::parse(command, nullptr, false);
+  const json in = parse_json_or_discard(command);
   if (!in.is_object()) return;  // Only members of the group can have written it.
   try {
     if (const auto record = in.find("record"); record != in.end()) record->get_to(record_);
@@ -262,12 +263,11 @@ void JobReplica::store(const rendezvous::JobRecord& record, std::function<void()
     first_store_ = [this, record, stored = std::move(stored)] { store(record, stored); };
     return;
   }
-  ask_now_or_later(
-      [this, command = wire::dump_json({{"record", record}}), stored = std::move(stored)] {
-        return raft_->propose(command, [this, asked = now_, stored](bool done) {
-          if (done) act_in_office(asked, stored);
-        });
-      });
+  ask_now_or_later([this, command = dump_json({{"record", record}}), stored = std::move(stored)] {
+    return raft_->propose(command, [this, asked = now_, stored](bool done) {
+      if (done) act_in_office(asked, stored);
+    });
+  });
 }
 
 void JobReplica::confirm(std::function<void()> confirmed) {
@@ -324,7 +324,7 @@ void JobReplica::on_joined(TimePoint now, MemberId peer, const HostPort& at,
   } else {
     // It is told when the group knows it. If this coordinator is lost before, it goes on asking at
     // the endpoint; nobody else could tell it where the next one is.
-    tell_group(wire::dump_json({{"place", {{"id", peer}, {"host", at.host}, {"port", at.port}}}}),
+    tell_group(dump_json({{"place", {{"id", peer}, {"host", at.host}, {"port", at.port}}}}),
                [this, at] { announce(at, true); });
   }
   mend_voters();
@@ -337,7 +337,7 @@ void JobReplica::on_gone(TimePoint now, MemberId peer, bool left) {
   found->second.is_here = false;
   found->second.has_left = left;
   found->second.gone_since = now_;
-  if (left) tell_group(wire::dump_json({{"gone", peer}}));
+  if (left) tell_group(dump_json({{"gone", peer}}));
 }
 
 // A connection may break although the process lives. Then it is heard over another one by the next
@@ -398,7 +398,7 @@ bool JobReplica::is_settled() const {
 void JobReplica::mend_voters() {
   std::erase_if(peers_, [this](const auto& peer) {
     if (peer.second.is_here || now_ - peer.second.gone_since < kForgetAfter) return false;
-    tell_group(wire::dump_json({{"gone", peer.first}}));
+    tell_group(dump_json({{"gone", peer.first}}));
     return true;
   });
   if (changing_ || now_ < changes_from_) return;

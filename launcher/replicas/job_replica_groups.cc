@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 #include "launcher/replicas/job_replica.h"
 
@@ -105,11 +106,11 @@ void JobReplica::meet_rival(const ReplicaMessage& message) {
     return;
   }
   if (group_ < message.group) return announce(message.at);
-  tell_group(wire::dump_json({{"gives_way_to",
-                               {{"group", message.group},
-                                {"host", message.at.host},
-                                {"port", message.at.port},
-                                {"term", message.announcement->term}}}}));
+  tell_group(dump_json({{"gives_way_to",
+                         {{"group", message.group},
+                          {"host", message.at.host},
+                          {"port", message.at.port},
+                          {"term", message.announcement->term}}}}));
 }
 
 void JobReplica::give_way() {

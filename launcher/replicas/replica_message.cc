@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::replicas {
@@ -27,12 +28,12 @@ std::string encode(const ReplicaMessage& message) {
   if (message.history) {
     out["history"] = {{"term", message.history->term}, {"text", message.history->text}};
   }
-  return wire::dump_json(out);
+  return dump_json(out);
 }
 
 Result<ReplicaMessage> decode_replica_message(std::string_view payload) {
   try {
-    const json in = json::parse(payload);
+    const json in = parse_json(payload);
     if (!in.is_object() || in.value("type", "") != kType) {
       return make_error(Errc::kProtocol, "not a message of a replica");
     }

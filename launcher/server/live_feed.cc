@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 #include "launcher/page/merge_patch.h"
 
@@ -12,7 +13,7 @@ namespace ddp::server {
 namespace {
 
 std::string event(std::string_view name, const nlohmann::json& data) {
-  return fmt::format("event: {}\ndata: {}\n\n", name, wire::dump_json(data));
+  return fmt::format("event: {}\ndata: {}\n\n", name, dump_json(data));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
 #include "launcher/server/metrics_text.h"
 
@@ -159,12 +160,12 @@ std::string status_page(const DaemonFacts& facts) {
   }
   for (const JobStatus& job : facts.jobs) page["jobs"].push_back(rendezvous::to_json(job));
   // Names come from agents and need not be UTF-8.
-  return page.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(page, 2) + "\n";
 }
 
 std::string history_page(const nlohmann::json& jobs) {
   const nlohmann::json page{{"jobs", jobs}};
-  return wire::dump_json(page) + "\n";
+  return dump_json(page) + "\n";
 }
 
 std::string metrics_page(const DaemonFacts& facts) {

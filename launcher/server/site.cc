@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 #include "common/base/random_hex.h"
 #include "common/wire/json_messages.h"
@@ -26,7 +27,7 @@ std::int64_t now_in_seconds() {
 }
 
 HttpPage json_page(const nlohmann::json& value) {
-  return {"application/json", wire::dump_json(value) + "\n"};
+  return {"application/json", dump_json(value) + "\n"};
 }
 
 HttpPage html_page() {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "common/base/monotonic_ns.h"
 #include "common/process/this_process.h"
 #include "common/wire/json_messages.h"
@@ -43,9 +44,7 @@ nlohmann::json meta(int thread, const char* what, nlohmann::json value) {
           {"args", {{field, std::move(value)}}}};
 }
 
-void append(std::string& text, const nlohmann::json& event) {
-  text += wire::dump_json(event) + ",\n";
-}
+void append(std::string& text, const nlohmann::json& event) { text += dump_json(event) + ",\n"; }
 
 std::string names_of(const std::string& job_id, const std::string& began) {
   std::string text;

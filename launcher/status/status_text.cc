@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/duration_text.h"
+#include "common/base/json_text.h"
 #include "common/terminal/terminal.h"
 #include "launcher/status/field_text.h"
 #include "launcher/status/status_command.h"
@@ -152,7 +153,7 @@ std::string refused_text(const json& status) {
 
 Result<std::string> status_text(std::string_view page) {
   try {
-    const json status = json::parse(page);
+    const json status = parse_json(page);
     std::string out;
     for (const json& job : status.at("jobs")) out += job_text(job) + "\n";
     if (out.empty()) out = "no job has joined yet\n\n";

@@ -20,6 +20,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
+#include "common/base/json_text.h"
 #include "common/terminal/terminal.h"
 #include "launcher/page/page_document.h"
 #include "launcher/status/ask_daemon.h"
@@ -81,7 +82,7 @@ Result<void> Top::ask() {
   const auto history = ask_daemon(endpoint_, "/history");
   if (!history) return history.error();
   try {
-    jobs_ = page::page_document(json::parse(*status).at("jobs"), json::parse(*history).at("jobs"))
+    jobs_ = page::page_document(parse_json(*status).at("jobs"), parse_json(*history).at("jobs"))
                 .at("jobs");
   } catch (const json::exception& error) {
     return exit_error(kExitPortInUse, "what answers there is not a rendezvous: {}", error.what());
@@ -159,7 +160,7 @@ std::string Top::output() const {
            "another "
            "machine and it has none. The page in a browser says which.";
   }
-  const json answer = json::parse(*page, nullptr, false);
+  const json answer = parse_json_or_discard(*page);
   if (!answer.is_object()) return "the answer is not readable";
   const std::string text = answer.value("out", "") + answer.value("err", "");
   return text.empty() ? "It has written nothing yet." : text;

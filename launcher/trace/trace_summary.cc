@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace ddp::trace {
 namespace {
 
@@ -144,7 +146,7 @@ void TraceEventsReader::take(std::string_view text) {
 void TraceEventsReader::take_line(std::string_view line) {
   line.remove_suffix(1);  // The newline.
   if (line.ends_with(',')) line.remove_suffix(1);
-  const json event = json::parse(line, nullptr, false);
+  const json event = parse_json_or_discard(line);
   if (!event.is_object() || event.value("ph", "") != "X") return;
   const auto details = event.find("args");
   if (details == event.end() || !details->contains("rank")) return;

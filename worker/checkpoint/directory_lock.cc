@@ -15,6 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/host_name.h"
+#include "common/base/json_text.h"
 #include "common/process/descriptor_passing.h"
 #include "worker/checkpoint/file_system.h"
 
@@ -35,7 +36,7 @@ struct Holder {
 
 Result<void> write_holder(int fd, const std::string& path, std::string_view job_id) {
   const json holder = {{"job", job_id}, {"host", host_name()}, {"pid", ::getpid()}};
-  const std::string text = holder.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string text = dump_json(holder) + "\n";
   if (::ftruncate(fd, 0) < 0 ||
       ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     return make_error(Errc::kIo, "cannot write {}: {}", path,
@@ -48,7 +49,7 @@ Holder read_holder(int fd) {
   char text[4096];
   const ssize_t size = ::pread(fd, text, sizeof text, 0);
   const json holder =
-      json::parse(text, text + std::max<ssize_t>(size, 0), nullptr, /*allow_exceptions=*/false);
+      parse_json_or_discard({text, static_cast<std::size_t>(std::max<ssize_t>(size, 0))});
   try {
     return {holder.at("job").get<std::string>(),
             fmt::format("job {}, process {} on {}", holder.at("job").get<std::string>(),

@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/store/store.h"
+#include "common/wire/flight_ring.h"
 #include "worker/transport/data_engine.h"
 #include "worker/transport/link_guard.h"
 
@@ -22,7 +23,7 @@ struct Meeting {
   // What guards the connections between nodes; null: nothing. A group of ddp-run's workers takes it
   // from the memory of the round when it is made.
   std::shared_ptr<const transport::LinkGuard> guard{};
-  std::string group = "world";  // Its name in reports, the same on all ranks.
+  std::string group = wire::kWorldGroup;  // Its name in reports, the same on all ranks.
   // The group's ranks as ranks of the world, for reports; empty: it is the world.
   std::vector<Rank> world_ranks;
 };

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace ddp::check {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FolderFacts, path, error, free_bytes, free_inodes,
@@ -67,13 +69,13 @@ namespace {
 template <typename T>
 std::string dump(const T& value) {
   // Names of hosts and paths need not be UTF-8.
-  return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dump_json(nlohmann::json(value));
 }
 
 template <typename T>
 Result<T> parse(std::string_view text) {
   try {
-    return nlohmann::json::parse(text).get<T>();
+    return parse_json(text).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kProtocol, "these are not the facts of a check: {}", error.what());
   }

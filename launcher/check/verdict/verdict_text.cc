@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "launcher/check/verdict/verdict.h"
 
 namespace ddp::check {
@@ -77,7 +78,7 @@ std::string json_text(const std::vector<Verdict>& verdicts) {
                               {"limit", verdict.limit},
                               {"remedy", verdict.remedy}});
   }
-  return out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(out, 2) + "\n";
 }
 
 }  // namespace ddp::check

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/json_text.h"
 #include "worker/checkpoint/target.h"
 #include "worker/checkpoint/tool/arguments.h"
 #include "worker/checkpoint/tool/commands.h"
@@ -22,11 +23,9 @@ namespace {
 void print(const Entry& entry, const Manifest& manifest, std::ostream& out) {
   out << fmt::format("path: {}\nstep: {}\nepoch: {}\nworld size: {}\nround: {}\n", entry.path,
                      manifest.step, manifest.epoch, manifest.world_size, manifest.round);
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-  out << "state: " << manifest.state.dump(2, ' ', false, kReplace) << '\n';
+  out << "state: " << dump_json(manifest.state, 2) << '\n';
   for (std::size_t rank = 0; rank < manifest.rank_state.size(); ++rank) {
-    out << fmt::format("state of rank {}: {}\n", rank,
-                       manifest.rank_state[rank].dump(-1, ' ', false, kReplace));
+    out << fmt::format("state of rank {}: {}\n", rank, dump_json(manifest.rank_state[rank]));
   }
   out << "files:\n";
   for (const FileRecord& file : manifest.files) {

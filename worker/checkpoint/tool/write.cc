@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
+#include "common/base/json_text.h"
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/directory.h"
 #include "worker/checkpoint/save_folder.h"
@@ -84,7 +85,7 @@ Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
 }
 
 int say(const nlohmann::json& line, int status, std::ostream& out) {
-  out << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  out << dump_json(line) << std::endl;
   return status;
 }
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/json_text.h"
 #include "worker/checkpoint/verify_plan.h"
 #include "worker/ddp/state/checkpointer_impl.h"
 #include "worker/ddp/state/staged_state.h"
@@ -145,9 +146,8 @@ Result<std::optional<Candidate>> next_candidate(ProcessGroup& group,
 }
 
 std::vector<std::string> share_lines(ProcessGroup& group, const std::vector<std::string>& lines) {
-  const std::string text = broadcast_text(
-      group, json(lines).dump(-1, ' ', false, json::error_handler_t::replace), 0, kLoadTag);
-  return json::parse(text).get<std::vector<std::string>>();
+  const std::string text = broadcast_text(group, dump_json(json(lines)), 0, kLoadTag);
+  return parse_json(text).get<std::vector<std::string>>();
 }
 
 // Tells how far this rank's reading has come.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "worker/checkpoint/checksum.h"
 #include "worker/checkpoint/snapshot_writer.h"
 #include "worker/ddp/state/checkpoint_collect.h"
@@ -357,10 +358,10 @@ Result<SaveReport> Checkpointer::Impl::conclude() {
   const Pending pending = *std::exchange(pending_, std::nullopt);
   const Result<checkpoint::Written> own =
       pending.result.value_or(make_error(Errc::kIo, "no writer has reported how the save ended"));
-  const std::string text = report_of(own).dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = dump_json(report_of(own));
   std::vector<json> reports;
   for (const std::string& report : gather_texts(*group, text, kSaveTag)) {
-    reports.push_back(json::parse(report));
+    reports.push_back(parse_json(report));
   }
   if (group->rank() == 0) {
     for (const json& report : reports) {

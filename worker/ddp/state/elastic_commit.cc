@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "common/base/json_text.h"
 #include "worker/checkpoint/json_values.h"
 #include "worker/ddp/state/checkpoint_hooks.h"
 #include "worker/ddp/state/commit_memory.h"
@@ -185,7 +186,7 @@ OpenPart open_part(const Part& part, Rank rank) {
   std::uint64_t length = 0;
   std::memcpy(&length, part.bytes.data(), sizeof(length));
   const auto* text = reinterpret_cast<const char*>(part.bytes.data() + sizeof(length));
-  const json header = json::parse(text, text + length);
+  const json header = parse_json({text, length});
   OpenPart open;
   auto values = checkpoint::decode_values(header.at("values"));
   if (!values) throw std::runtime_error(values.error().message);
@@ -213,7 +214,7 @@ class CommitSource final : public TensorSource {
     checkpoint::Manifest& manifest = index.manifest;
     manifest.step = commit.step;
     manifest.world_size = commit.world_size;
-    json header = json::parse(commit.header);
+    json header = parse_json(commit.header);
     auto values = checkpoint::decode_values(header.at("values"));
     if (!values) throw std::runtime_error(values.error().message);
     auto optimizers = checkpoint::decode_values(header.at("optimizers"));
@@ -266,7 +267,7 @@ bool CommittedState::has_part(Rank rank) const {
 }
 
 void make_tensors(CommittedState& commit) {
-  const json header = json::parse(commit.header);
+  const json header = parse_json(commit.header);
   const json& list = header.at("tensors");
   std::vector<TensorSpec> specs;
   for (const json& entry : list) {
@@ -297,7 +298,7 @@ Result<void> capture(const RegisteredState& state, Rank rank, CommittedState& co
 
 std::vector<std::string> hook_names(const CommittedState& commit) {
   std::vector<std::string> names;
-  const json header = json::parse(commit.header);
+  const json header = parse_json(commit.header);
   for (const auto& item : header.at("comm_hooks").items()) names.push_back(item.key());
   return names;
 }

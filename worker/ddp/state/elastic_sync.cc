@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
 #include "worker/ddp/tensors/tensors.h"
 #include "worker/ddp/tensors/text_exchange.h"
 
@@ -124,7 +125,7 @@ void share_replicated(ProcessGroup& group, CommittedState& commit, Rank root, bo
 std::vector<Holding> gather_holdings(ProcessGroup& group, const Holding& mine) {
   std::vector<Holding> holdings;
   for (const std::string& text : gather_texts(group, to_json(mine).dump(), kSyncTag)) {
-    holdings.push_back(holding_from(json::parse(text)));
+    holdings.push_back(holding_from(parse_json(text)));
   }
   for (std::size_t rank = 1; rank < holdings.size(); ++rank) {
     if (holdings[rank].registration == holdings[0].registration) continue;

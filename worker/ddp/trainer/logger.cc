@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/json_text.h"
+
 namespace ddp {
 namespace {
 
@@ -24,7 +26,7 @@ void JsonLogger::keep_lines(std::int64_t step) {
   std::ifstream file(path_);
   std::string kept;
   for (std::string line; step > 0 && std::getline(file, line) && !file.eof();) {
-    const auto values = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const auto values = parse_json_or_discard(line);
     if (!values.is_object()) continue;
     const std::int64_t of = values.value("step", step + 1);
     if (of > step) continue;

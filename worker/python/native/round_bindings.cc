@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "common/base/errc.h"
+#include "common/wire/flight_ring.h"
 #include "worker/ddp/state/run_elastic.h"
 #include "worker/python/native/backend.h"
 #include "worker/python/native/bindings.h"
@@ -127,7 +128,7 @@ void bind_rounds(py::module_& module) {
          std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
         return DdpBackend::make_over(store,
                                      std::dynamic_pointer_cast<runtime::Group>(round.group()),
-                                     {timeout, "world", {}, false});
+                                     {timeout, wire::kWorldGroup, {}, false});
       },
       py::arg("store"), py::arg("round"), py::arg("timeout"),
       py::call_guard<py::gil_scoped_release>());
