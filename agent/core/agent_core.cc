@@ -15,7 +15,7 @@ namespace {
 
 // How often to repeat which nodes are missing when nothing has changed. A little less than the
 // period of the coordinator's own messages, so that one that comes early is printed.
-constexpr Duration kNoticePeriod{4'500};
+constexpr Duration kWaitingPeriod{4'500};
 
 bool same_members(const wire::Waiting& a, const wire::Waiting& b) {
   return a.have == b.have && a.min_nodes == b.min_nodes && a.max_nodes == b.max_nodes &&
@@ -53,7 +53,7 @@ void AgentCore::handle(const wire::Welcome& message) {
 
 void AgentCore::handle(const wire::Waiting& message) {
   if (ending_ || !spec_.tells_waiting) return;
-  if (same_members(waiting_, message) && now_ < waiting_printed_ + kNoticePeriod) return;
+  if (same_members(waiting_, message) && now_ < waiting_printed_ + kWaitingPeriod) return;
   waiting_ = message;
   waiting_printed_ = now_;
   emit(Print{message.text + missing_hosts(spec_.expected_hosts, message)});

@@ -19,7 +19,7 @@ constexpr Duration kMaxBackoff{1'000};
 // once.
 constexpr Duration kSteadyConnection{1'000};
 // How often to print that nobody answers.
-constexpr Duration kNoticePeriod{30'000};
+constexpr Duration kSearchPeriod{30'000};
 constexpr Duration kFirstNotice{1'000};
 
 std::int64_t seconds(std::int64_t ms) { return (ms + 999) / 1'000; }
@@ -65,7 +65,7 @@ void AgentCore::retry(const std::string& why) {
     const auto left = std::chrono::duration_cast<Duration>(connect_deadline() - now_).count();
     emit(Print{fmt::format("the rendezvous {} does not answer ({}); trying for {} s more",
                            endpoint(), why, seconds(left))});
-    search_.next_notice = now_ + kNoticePeriod;
+    search_.next_notice = now_ + kSearchPeriod;
   }
   backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kMaxBackoff);
   connect(backoff_);

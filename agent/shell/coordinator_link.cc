@@ -6,13 +6,6 @@
 #include <asio/post.hpp>
 
 namespace ddp::agent {
-namespace {
-
-// The limit of one attempt. AgentCore repeats it as long as the job description allows.
-constexpr std::chrono::milliseconds kConnectLimit{5'000};
-
-}  // namespace
-
 CoordinatorLink::CoordinatorLink(asio::io_context& io, HostPort endpoint,
                                  net::Credentials credentials, Events events)
     : io_(io),
@@ -39,7 +32,7 @@ void CoordinatorLink::connect(Duration delay) {
 }
 
 void CoordinatorLink::attempt() {
-  net::FrameConnection::connect(io_, aim_.host, aim_.port, credentials_, kConnectLimit,
+  net::FrameConnection::connect(io_, aim_.host, aim_.port, credentials_, kAttemptLimit,
                                 [self = self_, generation = generation_](
                                     Result<std::shared_ptr<net::FrameConnection>> result) {
                                   CoordinatorLink* link = *self;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,9 @@
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::agent {
+
+// Of one attempt to connect to the daemon. Whoever needs the connection tries again.
+inline constexpr std::chrono::milliseconds kAttemptLimit{5'000};
 
 // The agent's connection to the coordinator: at most one at a time, opened and closed as AgentCore
 // orders. Lives on the thread of `io`. Callbacks never come from inside a call.

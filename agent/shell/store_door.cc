@@ -1,9 +1,9 @@
 #include "agent/shell/store_door.h"
 
-#include <chrono>
 #include <system_error>
 #include <utility>
 
+#include "agent/shell/coordinator_link.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/join_streams.h"
@@ -12,8 +12,6 @@
 namespace ddp::agent {
 namespace {
 
-// The limit of one attempt. It is repeated as long as workers wait.
-constexpr std::chrono::milliseconds kConnectLimit{5'000};
 constexpr Duration kRetryPause{200};
 
 }  // namespace
@@ -65,7 +63,7 @@ void StoreDoor::let_in() {
 void StoreDoor::connect() {
   if (connecting_ || mux_) return;
   connecting_ = true;
-  net::FrameConnection::connect(io_, host_, port_, credentials_, kConnectLimit,
+  net::FrameConnection::connect(io_, host_, port_, credentials_, kAttemptLimit,
                                 [self = self_, generation = generation_](
                                     Result<std::shared_ptr<net::FrameConnection>> result) {
                                   StoreDoor* const door = *self;

@@ -20,8 +20,8 @@
 namespace ddp::check {
 namespace {
 
-constexpr std::size_t kChunk = 1u << 20;
-constexpr int kChunks = 64;
+constexpr std::size_t kWriteBytes = 1u << 20;
+constexpr int kWriteBytess = 64;
 constexpr Duration kWriting{2'000};
 constexpr int kSyncs = 3;
 
@@ -52,7 +52,7 @@ class ProbeFile {
 
 // As much as fits into the time; the bytes cannot be compressed to nothing.
 std::string write_much(int fd, double& mb_per_s) {
-  std::string chunk(kChunk, '\0');
+  std::string chunk(kWriteBytes, '\0');
   std::uint64_t state = 0x9E3779B97F4A7C15;
   for (char& byte : chunk) {
     state = state * 6364136223846793005 + 1442695040888963407;
@@ -60,14 +60,14 @@ std::string write_much(int fd, double& mb_per_s) {
   }
   const TimePoint begin = Clock::now();
   std::size_t written = 0;
-  for (int i = 0; i < kChunks && Clock::now() - begin < kWriting; ++i) {
-    for (std::size_t done = 0; done < kChunk;) {
-      const ssize_t count = ::write(fd, chunk.data() + done, kChunk - done);
+  for (int i = 0; i < kWriteBytess && Clock::now() - begin < kWriting; ++i) {
+    for (std::size_t done = 0; done < kWriteBytes;) {
+      const ssize_t count = ::write(fd, chunk.data() + done, kWriteBytes - done);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) return failed("cannot be written");
       done += static_cast<std::size_t>(count);
     }
-    written += kChunk;
+    written += kWriteBytes;
   }
   if (::fsync(fd) != 0) return failed("cannot be forced to the disk");
   mb_per_s = static_cast<double>(written) / 1e3 / ms_since(begin);

@@ -66,11 +66,16 @@ function(ddp_share name headers)
   endif()
 endfunction()
 
-# ddp_library(NAME SOURCES file... LINK target...): a folder's library. Headers are found from the root of the tree.
+# ddp_library(NAME SOURCES file... LINK target... [UNIT count]): a folder's library. Headers are found from the root of the tree.
+# UNIT: ddp_unity().
 function(ddp_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "UNIT" "SOURCES;LINK" ${ARGN})
   if(ARG_SOURCES)
     add_library(${name} STATIC ${ARG_SOURCES})
+    if(NOT ARG_UNIT)
+      set(ARG_UNIT 10)
+    endif()
+    ddp_unity(${name} ${ARG_UNIT})
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ddp_flags)
     target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
@@ -158,8 +163,8 @@ function(ddp_script_test name)
   ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
-# ddp_unity(NAME COUNT): COUNT of the target's sources share a translation unit, and so share the cost of their headers, above
-# all LibTorch's. -DDDP_SHARE_HEADERS=OFF compiles them one by one, which is quicker while one of them is being changed, and
+# ddp_unity(NAME COUNT): up to COUNT of the target's sources share a translation unit, and so share the cost of their headers,
+# above all LibTorch's. -DDDP_SHARE_HEADERS=OFF compiles them one by one, which is quicker while one of them is being changed, and
 # finds missing includes. A source with options of its own or with SKIP_UNITY_BUILD_INCLUSION stays alone. CMake's own
 # UNITY_BUILD is not used, because it names the sources by absolute paths, so that ccache finds nothing from another clone.
 function(ddp_unity name count)
@@ -188,9 +193,12 @@ function(ddp_join_sources name count)
     endif()
   endforeach()
   list(LENGTH together left)
+  # In units of the same size.
+  math(EXPR units "(${left} + ${count} - 1) / ${count}")
   set(number 0)
   while(left GREATER 0)
-    list(SUBLIST together 0 ${count} batch)
+    math(EXPR size "(${left} + ${units} - ${number} - 1) / (${units} - ${number})")
+    list(SUBLIST together 0 ${size} batch)
     list(TRANSFORM batch REPLACE "(.+)" "#include \"${folder}/\\1\"" OUTPUT_VARIABLE includes)
     list(JOIN includes "\n" includes)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/unity/${name}_${number}.cc)

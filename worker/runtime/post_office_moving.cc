@@ -18,7 +18,7 @@
 namespace ddp::runtime {
 namespace {
 
-constexpr std::chrono::milliseconds kSleepLimit{20};  // Bounds how late an abort is seen.
+constexpr std::chrono::milliseconds kAbortCheck{20};  // Bounds how late an abort is seen.
 constexpr std::chrono::microseconds kShortestSleep{50};
 constexpr std::chrono::microseconds kPollLimit{500};  // A ring cannot wake a thread that polls.
 constexpr unsigned kStepsPerCheck = 64;               // Of deadlines, except before sleeping.
@@ -183,7 +183,7 @@ void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
 }
 
 std::chrono::nanoseconds PostOffice::sleep_limit(bool polls) const {
-  std::chrono::nanoseconds limit = kSleepLimit;
+  std::chrono::nanoseconds limit = kAbortCheck;
   const TimePoint now = Clock::now();
   const TimePoint next =
       std::min(next_deadline_, links_ ? links_->next_attempt() : TimePoint::max());

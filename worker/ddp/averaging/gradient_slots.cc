@@ -14,7 +14,7 @@ namespace ddp {
 namespace {
 
 // Keeps the same tensor object over other memory, so that whoever holds it sees the new values.
-void move_to(at::Tensor& gradient, const at::Tensor& memory) {
+void point_to(at::Tensor& gradient, const at::Tensor& memory) {
   const at::NoGradGuard no_grad;
   gradient.set_(memory.storage(), memory.storage_offset(), memory.sizes(), memory.strides());
 }
@@ -41,14 +41,14 @@ void GradientSlots::place(std::size_t index, at::Tensor slot) {
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
   if (!std::exchange(parameter.is_vacated, false) || !gradient.defined()) return;
   copy_values(parameter.slot, gradient);
-  move_to(gradient, parameter.slot);
+  point_to(gradient, parameter.slot);
 }
 
 void GradientSlots::vacate() {
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.named.tensor.mutable_grad();
     parameter.is_vacated = is_same_memory(gradient, parameter.slot);
-    if (parameter.is_vacated) move_to(gradient, gradient.variable_data().clone());
+    if (parameter.is_vacated) point_to(gradient, gradient.variable_data().clone());
     parameter.slot.reset();
     parameter.view.reset();
   }

@@ -225,7 +225,7 @@ struct FieldReader {
   }
 };
 
-std::string type_name(const torch::optim::Optimizer& optimizer) {
+std::string class_name(const torch::optim::Optimizer& optimizer) {
   const char* mangled = typeid(optimizer).name();
   int status = 0;
   char* plain = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
@@ -400,7 +400,7 @@ std::unique_ptr<OptimizerState> make_typed(const std::string& name, torch::optim
     return typed<RMSpropOptions, RMSpropParamState>("RMSprop", of, places);
   throw std::invalid_argument(fmt::format(
       "optimizer \"{}\" is a {}; checkpoints know SGD, Adam, AdamW, Adagrad and RMSprop", name,
-      type_name(of)));
+      class_name(of)));
 }
 
 void check_parameters(const std::string& name, torch::optim::Optimizer& optimizer,
