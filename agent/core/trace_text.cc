@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,7 +19,8 @@ constexpr int kFirstProcess = 1;
 // Threads of all processes have different numbers.
 constexpr int kMostLanes = 1'000;
 
-const std::string kOthers = "others";
+constexpr std::string_view kOthers = "others";
+constexpr std::string_view kCollective = "collective";
 
 // Rows from the top; the others follow.
 constexpr std::array<std::string_view, 6> kOrder{"step",    "input", "compute",
@@ -33,10 +35,21 @@ std::size_t order_of(std::string_view lane) {
   return place;
 }
 
+// fmt::format_to would take most of the time of a trace, in which there are only few texts.
+template <typename Number>
+void append_number(std::string& text, Number number) {
+  const fmt::format_int digits(number);
+  text.append(digits.data(), digits.size());
+}
+
 void append_microseconds(std::string& text, std::int64_t ns) {
+  if (ns < 0) text += '-';
   const std::int64_t size = ns < 0 ? -ns : ns;
-  fmt::format_to(std::back_inserter(text), "{}{}.{:03}", ns < 0 ? "-" : "", size / 1'000,
-                 size % 1'000);
+  append_number(text, size / 1'000);
+  const auto rest = static_cast<int>(size % 1'000);
+  text += '.';
+  for (const int digit : {rest / 100, rest / 10 % 10, rest % 10})
+    text += static_cast<char>('0' + digit);
 }
 
 // Texts of workers may have any bytes; nearly all have none that JSON writes otherwise.
@@ -71,83 +84,117 @@ void append_name(std::string& text, const char* what, int process, int thread,
 
 }  // namespace
 
-int TraceText::lane_number(std::string& text, const Place& place, const std::string& lane) {
-  auto& lanes = lanes_[place.rank];
+TraceText::Lane TraceText::make_lane(std::string& text, const Place& place, RankLanes& lanes,
+                                     std::string_view name, std::string_view kind) {
   const int process = kFirstProcess + place.rank;
-  if (lanes.empty()) {
+  const auto number = static_cast<int>(lanes.groups.size() + lanes.others.size());
+  const int thread = process * kMostLanes + std::min(number, kMostLanes - 1);
+  if (number == 0) {
     append_name(text, "process", process, process * kMostLanes,
                 fmt::format("rank {} ({})", place.rank, place.host),
                 static_cast<std::size_t>(process));
   }
+  append_name(text, "thread", process, thread, name, order_of(name));
+  return {
+      fmt::format("\"pid\":{},\"tid\":{},\"cat\":{},\"name\":", process, thread, in_quotes(kind))};
+}
+
+TraceText::Lane& TraceText::lane_called(std::string& text, const Place& place,
+                                        std::string_view name) {
+  RankLanes& lanes = ranks_[place.rank];
+  auto found = lanes.others.find(name);
   // A program may name very many. The last row takes all others.
-  const int next = static_cast<int>(lanes.size());
-  const std::string& name = next < kMostLanes - 1 || lanes.contains(lane) ? lane : kOthers;
-  const auto [found, is_new] =
-      lanes.try_emplace(name, process * kMostLanes + std::min(next, kMostLanes - 1));
-  if (is_new) append_name(text, "thread", process, found->second, name, order_of(name));
+  if (found == lanes.others.end() && lanes.groups.size() + lanes.others.size() >= kMostLanes - 1) {
+    name = kOthers;
+    found = lanes.others.find(name);
+  }
+  if (found == lanes.others.end()) {
+    found = lanes.others.emplace(name, make_lane(text, place, lanes, name, kind_of(name))).first;
+  }
   return found->second;
+}
+
+TraceText::Lane& TraceText::lane_of_group(std::string& text, const Place& place) {
+  RankLanes& lanes = ranks_[place.rank];
+  if (const auto found = lanes.groups.find(place.group); found != lanes.groups.end())
+    return found->second;
+  if (lanes.groups.size() + lanes.others.size() >= kMostLanes - 1)
+    return lane_called(text, place, kOthers);
+  const std::string name = fmt::format("group {}", place.group);
+  return lanes.groups.emplace(place.group, make_lane(text, place, lanes, name, kCollective))
+      .first->second;
 }
 
 void TraceText::append(std::string& text, const Place& place, const wire::TraceSpan& span,
                        std::int64_t shift_ns) {
-  std::int64_t begin = span.begin_ns;
-  std::string lane = wire::lane_of(span);
+  const std::string_view lane = wire::lane_of(span);
   const bool is_message = lane == wire::kMessagesLane;
   const bool is_operation = lane.empty();
+  const bool is_step = kind_of(lane) == "step";
+  Lane& row = is_operation ? lane_of_group(text, place) : lane_called(text, place, lane);
+  std::int64_t begin = span.begin_ns;
   if (is_operation) {
-    lane = fmt::format("group {}", place.group);
     // One that its caller runs begins when it is called, and may wait for the one before.
-    std::int64_t& ended = ended_[{place.rank, lane}];
-    begin = std::clamp(ended, begin, span.end_ns);
-    ended = span.end_ns;
+    begin = std::clamp(row.ended_ns, begin, span.end_ns);
+    row.ended_ns = span.end_ns;
   }
-  const int thread = lane_number(text, place, lane);
-  std::string name = wire::name_of(span);
-  const std::string_view kind = is_operation ? "collective" : kind_of(lane);
-  const bool is_step = kind == "step";
-  if (is_step) name += fmt::format(" {}", span.index);
-  const auto common = [&](std::string_view phase, std::int64_t at) {
-    fmt::format_to(std::back_inserter(text),
-                   "{{\"ph\":\"{}\",\"pid\":{},\"tid\":{},\"cat\":", phase,
-                   kFirstProcess + place.rank, thread);
-    append_text(text, kind);
-    text += ",\"name\":";
-    append_text(text, name);
+  const auto common = [&](char phase, std::int64_t at) {
+    text += "{\"ph\":\"";
+    text += phase;
+    text += "\",";
+    text += row.fields;
+    append_text(text, wire::name_of(span));
+    if (is_step) {
+      text.back() = ' ';
+      append_number(text, span.index);
+      text += '"';
+    }
     text += ",\"ts\":";
     append_microseconds(text, at + shift_ns);
   };
+  const auto field = [&](std::string_view name, auto number) {
+    text += ",\"";
+    text += name;
+    text += "\":";
+    append_number(text, number);
+  };
+  const auto id = [&] {
+    text += ",\"id\":\"";
+    append_number(text, place.rank);
+    text += '.';
+    append_number(text, span.number);
+    text += '"';
+  };
   const auto details = [&] {
-    fmt::format_to(std::back_inserter(text), ",\"args\":{{\"rank\":{},\"round\":{}", place.rank,
-                   place.round);
-    if (span.index >= 0)
-      fmt::format_to(std::back_inserter(text), ",\"{}\":{}",
-                     is_step                      ? "step"
-                     : is_operation || is_message ? "sequence"
-                                                  : "index",
-                     span.index);
+    text += ",\"args\":{\"rank\":";
+    append_number(text, place.rank);
+    field("round", place.round);
+    if (span.index >= 0) {
+      field(is_step ? "step" : is_operation || is_message ? "sequence" : "index", span.index);
+    }
     if (is_operation || is_message) {
       text += ",\"group\":";
       append_text(text, place.group);
-      fmt::format_to(std::back_inserter(text), ",\"bytes\":{},\"queued_us\":", span.bytes);
+      field("bytes", span.bytes);
+      text += ",\"queued_us\":";
       append_microseconds(text, begin - span.issued_ns);
-      if (span.peer >= 0)
-        fmt::format_to(std::back_inserter(text), ",\"{}\":{}", is_message ? "peer" : "root",
-                       span.peer);
+      if (span.peer >= 0) field(is_message ? "peer" : "root", span.peer);
     }
     text += "}},\n";
   };
   if (!is_message) {
-    common("X", begin);
+    common('X', begin);
     text += ",\"dur\":";
     append_microseconds(text, span.end_ns - begin);
     return details();
   }
   // Messages overlap, so they are asynchronous events.
-  common("b", span.begin_ns);
-  fmt::format_to(std::back_inserter(text), ",\"id\":\"{}.{}\"", place.rank, span.number);
+  common('b', span.begin_ns);
+  id();
   details();
-  common("e", span.end_ns);
-  fmt::format_to(std::back_inserter(text), ",\"id\":\"{}.{}\"}},\n", place.rank, span.number);
+  common('e', span.end_ns);
+  id();
+  text += "},\n";
 }
 
 }  // namespace ddp::agent

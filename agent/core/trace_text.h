@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "common/base/ids.h"
 #include "common/wire/trace_ring.h"
@@ -27,17 +27,26 @@ class TraceText {
   void append(std::string& text, const Place& place, const wire::TraceSpan& span,
               std::int64_t shift_ns);
   // Somebody reads who has not seen the names.
-  void forget_names() {
-    lanes_.clear();
-    ended_.clear();
-  }
+  void forget_names() { ranks_.clear(); }
 
  private:
-  int lane_number(std::string& text, const Place& place, const std::string& lane);
+  // A row that has been named.
+  struct Lane {
+    std::string fields;         // What all its events say: process, thread and category.
+    std::int64_t ended_ns = 0;  // Of a group: when its last operation ended.
+  };
+  using Lanes = std::map<std::string, Lane, std::less<>>;
+  struct RankLanes {
+    Lanes groups;  // By the names of the groups.
+    Lanes others;  // By the spans' lanes.
+  };
 
-  std::map<Rank, std::map<std::string, int>> lanes_;  // Those that have been named.
-  // When the last operation of a rank and a group ended.
-  std::map<std::pair<Rank, std::string>, std::int64_t> ended_;
+  Lane& lane_of_group(std::string& text, const Place& place);
+  Lane& lane_called(std::string& text, const Place& place, std::string_view name);
+  Lane make_lane(std::string& text, const Place& place, RankLanes& lanes, std::string_view name,
+                 std::string_view kind);
+
+  std::map<Rank, RankLanes> ranks_;
 };
 
 }  // namespace ddp::agent

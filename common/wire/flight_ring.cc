@@ -62,8 +62,10 @@ nlohmann::ordered_json json_of(const Flight& flight, const FlightRecord& record,
 
 }  // namespace
 
-std::string operation_of(const FlightRecord& record) { return text_of(record.operation); }
-std::string tag_of(const FlightRecord& record) { return text_of(record.tag); }
+std::string operation_of(const FlightRecord& record) {
+  return std::string(text_of(record.operation));
+}
+std::string tag_of(const FlightRecord& record) { return std::string(text_of(record.tag)); }
 
 std::string Flight::group_name(std::uint32_t group) const {
   return group < groups.size() ? groups[group] : fmt::format("group {}", group);
@@ -83,7 +85,8 @@ Result<Flight> read_flight(const std::byte* bytes) {
   const std::size_t groups = std::min<std::size_t>(ring.groups.load(), kFlightGroups);
   for (std::size_t i = 0; i < groups; ++i) {
     const bool named = ring.names[i].named.load(std::memory_order_acquire) != 0;
-    flight.groups.push_back(named ? text_of(ring.names[i].name) : fmt::format("group {}", i));
+    flight.groups.push_back(named ? std::string(text_of(ring.names[i].name))
+                                  : fmt::format("group {}", i));
   }
   flight.records = read_entries(ring.entries);
   flight.messages = read_entries(ring.message_entries);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <type_traits>
 
 #include <string.h>
@@ -14,7 +14,7 @@ namespace ddp::wire {
 
 // The text in an array of a record. It ends with a zero byte unless it fills the array.
 template <std::size_t Size>
-std::string text_of(const char (&text)[Size]) {
+std::string_view text_of(const char (&text)[Size]) {
   return {text, ::strnlen(text, Size)};
 }
 

@@ -14,8 +14,8 @@ void set_text(char (&to)[Size], std::string_view text) {
 
 }  // namespace
 
-std::string lane_of(const TraceSpan& span) { return text_of(span.lane); }
-std::string name_of(const TraceSpan& span) { return text_of(span.name); }
+std::string_view lane_of(const TraceSpan& span) { return text_of(span.lane); }
+std::string_view name_of(const TraceSpan& span) { return text_of(span.name); }
 
 void put_span(TraceRing& ring, TraceSpan span) {
   span.number = ring.spans.fetch_add(1, std::memory_order_relaxed) + 1;

@@ -58,8 +58,9 @@ void put_span(TraceRing& ring, TraceSpan span);
 void set_lane(TraceSpan& span, std::string_view text);
 void set_name(TraceSpan& span, std::string_view text);
 
-std::string lane_of(const TraceSpan& span);
-std::string name_of(const TraceSpan& span);
+// Parts of the span.
+std::string_view lane_of(const TraceSpan& span);
+std::string_view name_of(const TraceSpan& span);
 
 struct NewSpans {
   std::vector<TraceSpan> spans;  // In the order of their numbers.

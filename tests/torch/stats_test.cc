@@ -79,7 +79,7 @@ TEST(Trace, HasForwardBackwardAndEachBucketOfEachIteration) {
   std::map<std::string, int> spans;
   for (const wire::TraceSpan& span : wire::take_spans(*ring, read, 100'000, true).spans) {
     EXPECT_LE(span.begin_ns, span.end_ns);
-    ++spans[wire::lane_of(span)];
+    ++spans[std::string(wire::lane_of(span))];
   }
   EXPECT_EQ(spans["compute"], 2 * 20 * 2);  // Forward and backward.
   EXPECT_EQ(spans["reducer"], 2 * 20);
