@@ -57,15 +57,15 @@ std::shared_ptr<Console> Console::open(asio::io_context& io, int fd) {
 void Console::open_file() {
   UniqueFd copy(::fcntl(fd_, F_DUPFD_CLOEXEC, 3));
   if (!copy) return give_up();
-  file_ = files_->open(std::move(copy),
-                       [weak = weak_from_this()](int error, const std::string& /*rest*/) {
-                         const auto self = weak.lock();
-                         if (!self) return;
-                         // A full disk may have room again for what comes later.
-                         if (error == ENOSPC || error == EDQUOT || error == EFBIG)
-                           return self->open_file();
-                         self->give_up();
-                       });
+  file_ =
+      files_->open(std::move(copy), [weak = weak_from_this()](const FileWriter::Failure& failure) {
+        const auto self = weak.lock();
+        if (!self) return;
+        // A full disk may have room again for what comes later.
+        const int error = failure.error;
+        if (error == ENOSPC || error == EDQUOT || error == EFBIG) return self->open_file();
+        self->give_up();
+      });
 }
 
 void Console::on_file_taken() {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -51,9 +52,10 @@ int write_all(int fd, std::string_view& bytes) {
 struct FileWriter::File {
   OnFailure on_failure;  // For the thread of `io` alone.
   // The rest needs the mutex.
+  Opener opener;  // Null: it is open.
   UniqueFd fd;
-  std::string waiting;  // After a failure: what could not be written.
-  int error = 0;
+  std::string waiting;
+  std::optional<Failure> failure;
   bool is_told = false;  // That it has failed. Nothing waits any more.
   bool is_queued = false;
   bool is_closed = false;
@@ -68,7 +70,9 @@ struct FileWriter::State : std::enable_shared_from_this<State> {
   void begin_thread();
   void queue(const std::shared_ptr<File>& file);
   void run();
+  void open(std::unique_lock<std::mutex>& lock, const std::shared_ptr<File>& file);
   void write(std::unique_lock<std::mutex>& lock, const std::shared_ptr<File>& file);
+  void fail(const std::shared_ptr<File>& file, Failure failure);
   void close(std::unique_lock<std::mutex>& lock, const std::shared_ptr<File>& file);
   void tell_failure(const std::shared_ptr<File>& file);
   void tell_not_full();
@@ -91,6 +95,7 @@ struct FileWriter::State : std::enable_shared_from_this<State> {
   std::deque<std::shared_ptr<File>> ready;  // With something to write, or to be closed.
   std::vector<std::string> spares;          // Empty, with room.
   std::size_t queued_bytes = 0;
+  int unopened = 0;
   int untold_failures = 0;
   TimePoint last_taken = Clock::now();
   bool somebody_waits = false;  // For not_full.
@@ -119,6 +124,7 @@ void FileWriter::State::run() {
       const std::shared_ptr<File> file = std::move(ready.front());
       ready.pop_front();
       file->is_queued = false;
+      open(lock, file);
       write(lock, file);
       if (file->is_closed) close(lock, file);
       has_looked = false;
@@ -136,9 +142,27 @@ void FileWriter::State::run() {
   progress.notify_all();
 }
 
+void FileWriter::State::open(std::unique_lock<std::mutex>& lock,
+                             const std::shared_ptr<File>& file) {
+  const Opener opener = std::exchange(file->opener, nullptr);
+  if (!opener) return;
+  lock.unlock();
+  Result<UniqueFd> fd = opener();
+  if (fd && *fd) fd = keep_back(std::move(*fd));
+  lock.lock();
+  --unopened;
+  last_taken = Clock::now();
+  if (fd) {
+    file->fd = std::move(*fd);
+  } else {
+    fail(file, {.error = 0, .why = fd.error().message, .rest = {}});
+    tell_not_full();
+  }
+}
+
 void FileWriter::State::write(std::unique_lock<std::mutex>& lock,
                               const std::shared_ptr<File>& file) {
-  if (file->error != 0 || file->waiting.empty()) return;
+  if (file->failure || file->waiting.empty()) return;
   std::string bytes = std::exchange(file->waiting, {});
   const int fd = file->fd.get();
   lock.unlock();
@@ -152,14 +176,15 @@ void FileWriter::State::write(std::unique_lock<std::mutex>& lock,
     bytes.clear();
     spares.push_back(std::move(bytes));
   }
-  if (error != 0) {
-    file->error = error;
-    queued_bytes -= file->waiting.size();
-    file->waiting.insert(0, rest);
-    ++untold_failures;
-    if (!ends) asio::post(io, [self = shared_from_this(), file] { self->tell_failure(file); });
-  }
+  if (error != 0) fail(file, {error, std::generic_category().message(error), std::string(rest)});
   tell_not_full();
+}
+
+void FileWriter::State::fail(const std::shared_ptr<File>& file, Failure failure) {
+  file->failure = std::move(failure);
+  queued_bytes -= file->waiting.size();
+  ++untold_failures;
+  if (!ends) asio::post(io, [self = shared_from_this(), file] { self->tell_failure(file); });
 }
 
 void FileWriter::State::tell_not_full() {
@@ -184,14 +209,15 @@ void FileWriter::State::close(std::unique_lock<std::mutex>& lock,
 }
 
 void FileWriter::State::tell_failure(const std::shared_ptr<File>& file) {
-  std::string rest;
+  Failure failure;
   {
     const std::lock_guard lock(mutex);
-    rest = std::exchange(file->waiting, {});
+    failure = std::move(*file->failure);
+    failure.rest += std::exchange(file->waiting, {});
     file->is_told = true;
     --untold_failures;
   }
-  if (const auto on_failure = std::exchange(file->on_failure, {})) on_failure(file->error, rest);
+  if (const auto on_failure = std::exchange(file->on_failure, {})) on_failure(failure);
 }
 
 // Looks only while something waits.
@@ -205,7 +231,7 @@ void FileWriter::State::look() {
   Duration stood{0};
   {
     const std::lock_guard lock(mutex);
-    if (queued_bytes == 0) return;
+    if (queued_bytes == 0 && unopened == 0) return;
     stood = std::chrono::duration_cast<Duration>(Clock::now() - last_taken);
   }
   if (stood < told) told = Duration{0};  // Another time.
@@ -232,7 +258,7 @@ FileWriter::~FileWriter() {
   state.ends = true;
   state.work.notify_one();
   const auto left = [&] { return state.last_taken + kPatienceAtEnd - Clock::now(); };
-  if (state.queued_bytes == 0) state.last_taken = Clock::now();
+  if (state.queued_bytes == 0 && state.unopened == 0) state.last_taken = Clock::now();
   while (!state.is_over && left() > Clock::duration::zero()) state.progress.wait_for(lock, left());
   const bool is_over = state.is_over;
   lock.unlock();
@@ -243,14 +269,40 @@ FileWriter::~FileWriter() {
   }
 }
 
-WrittenFile FileWriter::open(UniqueFd fd, OnFailure on_failure) {
-  DDP_CHECK(fd, "no file");
+WrittenFile FileWriter::add(std::shared_ptr<File> file, OnFailure on_failure) {
   state_->begin_thread();
-  auto file = std::make_shared<File>();
-  file->fd = keep_back(std::move(fd));
   file->on_failure = std::move(on_failure);
   state_->files.push_back(file);
   return {state_, std::move(file)};
+}
+
+WrittenFile FileWriter::open(UniqueFd fd, OnFailure on_failure) {
+  DDP_CHECK(fd, "no file");
+  auto file = std::make_shared<File>();
+  file->fd = keep_back(std::move(fd));
+  return add(std::move(file), std::move(on_failure));
+}
+
+WrittenFile FileWriter::open(Opener opener, OnFailure on_failure) {
+  auto file = std::make_shared<File>();
+  file->opener = std::move(opener);
+  WrittenFile opened = add(file, std::move(on_failure));
+  state_->watch();
+  const std::lock_guard lock(state_->mutex);
+  if (state_->queued_bytes == 0 && state_->unopened == 0) state_->last_taken = Clock::now();
+  ++state_->unopened;
+  state_->queue(file);
+  return opened;
+}
+
+void FileWriter::run(Work work, OnFailure on_failure) {
+  open(
+      [work = std::move(work)]() -> Result<UniqueFd> {
+        if (const auto done = work(); !done) return done.error();
+        return UniqueFd();
+      },
+      std::move(on_failure))
+      .close();
 }
 
 bool FileWriter::full() const {
@@ -267,7 +319,7 @@ void FileWriter::when_not_full(std::function<void()> callback) {
 
 bool FileWriter::empty() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->queued_bytes == 0 && state_->untold_failures == 0;
+  return state_->queued_bytes == 0 && state_->unopened == 0 && state_->untold_failures == 0;
 }
 
 std::size_t FileWriter::queued_bytes() const {
@@ -299,8 +351,8 @@ void WrittenFile::write(std::string_view bytes) {
     state_->spares.pop_back();
   }
   file_->waiting += bytes;
-  if (file_->error != 0) return;
-  if (state_->queued_bytes == 0) state_->last_taken = Clock::now();
+  if (file_->failure) return;
+  if (state_->queued_bytes == 0 && state_->unopened == 0) state_->last_taken = Clock::now();
   const std::size_t before = state_->queued_bytes;
   state_->queued_bytes += bytes.size();
   state_->queue(file_);

@@ -9,14 +9,16 @@
 #include <asio/io_context.hpp>
 
 #include "common/base/clock.h"
+#include "common/base/result.h"
 #include "common/base/unique_fd.h"
 
 namespace ddp::agent {
 
 class WrittenFile;
 
-// Writes to files from a thread of its own. A disk may stand still, for example while an NFS server
-// restarts, and an agent that stood still with it would be taken for lost.
+// Opens files and writes to them from a thread of its own. A disk may stand still, for example
+// while an NFS server restarts, and an agent that stood still with it would be taken for lost.
+// Everything happens in the order of the calls.
 //
 // What is to be written waits in memory. Whoever reads it from a source stops reading while full().
 // Lives on the thread of `io`. The thread begins with the first file.
@@ -24,8 +26,15 @@ class FileWriter {
  public:
   // Of all files together.
   static constexpr std::size_t kQueueLimitBytes = 1u << 20;
-  // The error and all that could not be written, in order.
-  using OnFailure = std::function<void(int error, const std::string& rest)>;
+  // Called by the thread that writes.
+  using Opener = std::function<Result<UniqueFd>()>;
+  using Work = std::function<Result<void>()>;
+  struct Failure {
+    int error = 0;     // Of writing, an errno; 0: opening or work has failed.
+    std::string why;   // For people.
+    std::string rest;  // All that could not be written, in order.
+  };
+  using OnFailure = std::function<void(const Failure& failure)>;
 
   struct Events {
     // Nothing could be written for so long. Called again each time when twice as long has passed.
@@ -42,12 +51,15 @@ class FileWriter {
 
   // `on_failure` is called once, on the thread of `io`, perhaps after the file has been closed.
   // Nothing is written to the file after a failure, because a hole in the middle would mislead.
+  WrittenFile open(Opener opener, OnFailure on_failure);
   WrittenFile open(UniqueFd file, OnFailure on_failure);
+  // For what waits for the disk besides opening and writing.
+  void run(Work work, OnFailure on_failure);
 
   bool full() const;
   // Calls back once, when full() no longer holds.
   void when_not_full(std::function<void()> callback);
-  // Whether nothing waits, and every failure has been told.
+  // Whether nothing waits to be opened, run or written, and every failure has been told.
   bool empty() const;
   std::size_t queued_bytes() const;
   // When the disk last took something. Valid while something waits.
@@ -57,6 +69,7 @@ class FileWriter {
   friend class WrittenFile;
   struct State;
   struct File;
+  WrittenFile add(std::shared_ptr<File> file, OnFailure on_failure);
   std::shared_ptr<State> state_;
 };
 

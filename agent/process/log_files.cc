@@ -19,28 +19,27 @@ constexpr std::size_t kMaxErrorFileBytes = 1u << 20;
 constexpr std::size_t kMaxMessageBytes = 16u << 10;
 constexpr std::size_t kMaxCallstackBytes = 32u << 10;
 
+std::string job_folder(const config::JobSpec& spec) {
+  return fmt::format("{}/{}", spec.log_dir, config::job_folder_name(spec.job_id));
+}
+
+std::string round_folder(const config::JobSpec& spec, Round round) {
+  return fmt::format("{}/round_{}", job_folder(spec), round);
+}
+
+Result<void> make_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return make_error(Errc::kIo, "{}: cannot make its folder: {}", path, error.message());
+  return {};
+}
+
 Result<UniqueFd> open_for_append(const std::string& path) {
+  if (const auto made = make_folder_of(path); !made) return made.error();
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   if (!fd) return make_error(Errc::kIo, "{}: {}", path, std::generic_category().message(errno));
   return fd;
-}
-
-Result<std::string> make_folder(const std::string& log_dir, const std::string& job_id,
-                                const std::string& name) {
-  const std::string folder =
-      fmt::format("{}/{}/{}", log_dir, config::job_folder_name(job_id), name);
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return make_error(Errc::kIo, "{}: {}", folder, error.message());
-  return folder;
-}
-
-std::string round_folder(Round round) { return fmt::format("round_{}", round); }
-
-// The rank comes first, so the files of a folder sort by rank.
-std::string file_of_rank(const std::string& folder, Rank rank, std::string host) {
-  std::replace(host.begin(), host.end(), '/', '_');
-  return fmt::format("{}/rank_{}.{}", folder, rank, host);
 }
 
 // Removes what an earlier start has left under this name. A link is deleted, because it would lead
@@ -62,83 +61,76 @@ Result<void> make_way(const std::string& path) {
   return make_error(Errc::kIo, "{}: {}", kept, std::generic_category().message(errno));
 }
 
-Result<LogFiles> open_files(const std::string& base, int streams) {
-  LogFiles files;
-  files.base = base;
-  files.streams = streams;
-  for (const int stream : {config::kStdout, config::kStderr}) {
-    const std::string path = files.path_of(stream);
-    if (const auto free = make_way(path); !free) return free.error();
-    if ((streams & stream) == 0) continue;
-    Result<UniqueFd> file = open_for_append(path);
-    if (!file) return file.error();
-    (stream == config::kStdout ? files.out : files.err) = std::move(*file);
-  }
-  ::unlink(files.error_path().c_str());
-  return files;
-}
-
 }  // namespace
 
-Result<LogFiles> open_log_files(const config::JobSpec& spec, Round round, Rank rank, int streams) {
-  const Result<std::string> folder = make_folder(spec.log_dir, spec.job_id, round_folder(round));
-  if (!folder) return folder.error();
-  return open_files(file_of_rank(*folder, rank, spec.host), streams);
+LogFiles log_files_of(const config::JobSpec& spec, Round round, Rank rank, int streams) {
+  std::string host = spec.host;
+  std::replace(host.begin(), host.end(), '/', '_');
+  // The rank comes first, so the files of a folder sort by rank.
+  return {fmt::format("{}/rank_{}.{}", round_folder(spec, round), rank, host), streams};
 }
 
-Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
-                                        const std::string& name, int streams) {
-  const Result<std::string> folder = make_folder(log_dir, job_id, "standby");
-  if (!folder) return folder.error();
-  return open_files(fmt::format("{}/{}", *folder, name), streams);
+LogFiles standby_log_files(const config::JobSpec& spec, const std::string& name, int streams) {
+  return {fmt::format("{}/standby/{}", job_folder(spec), name), streams};
 }
 
-Result<void> link_log_files(const config::JobSpec& spec, Round round, Rank rank,
-                            const std::string& base) {
-  const Result<std::string> folder = make_folder(spec.log_dir, spec.job_id, round_folder(round));
-  if (!folder) return folder.error();
+std::string filtered_log_path(const config::JobSpec& spec, Round round, int group_rank,
+                              int stream) {
+  return fmt::format("{}/node_{}/filtered_{}.log", round_folder(spec, round), group_rank,
+                     stream == config::kStdout ? "stdout" : "stderr");
+}
+
+std::string flight_log_path(const config::JobSpec& spec, Round round) {
+  return round_folder(spec, round) + "/flight_recorder.jsonl";
+}
+
+Result<UniqueFd> open_log_file(const std::string& path) {
+  if (const auto free = make_way(path); !free) return free.error();
+  return open_for_append(path);
+}
+
+Result<void> clear_old_log_files(const LogFiles& files) {
+  ::unlink(files.error_path().c_str());
+  for (const int stream : {config::kStdout, config::kStderr}) {
+    if (const auto free = make_way(files.path_of(stream)); !free) return free.error();
+  }
+  return {};
+}
+
+Result<void> link_log_files(const LogFiles& files, const LogFiles& target) {
+  if (const auto made = make_folder_of(files.base); !made) return made.error();
   // Relative, so that the folder of the job can be moved.
-  const std::string target = std::filesystem::path(base).lexically_relative(*folder).string();
-  for (const char* ending : {".out", ".err"}) {
-    const std::string link = file_of_rank(*folder, rank, spec.host) + ending;
+  const auto folder = std::filesystem::path(files.base).parent_path();
+  for (const int stream : {config::kStdout, config::kStderr}) {
+    const std::string link = files.path_of(stream);
+    const std::string path = target.path_of(stream);
     if (const auto free = make_way(link); !free) return free.error();
-    if (::access((base + ending).c_str(), F_OK) != 0) continue;  // Not every stream has a file.
-    if (::symlink((target + ending).c_str(), link.c_str()) != 0 && errno != EEXIST)
+    if (::access(path.c_str(), F_OK) != 0) continue;  // Not every stream has a file.
+    const std::string to = std::filesystem::path(path).lexically_relative(folder).string();
+    if (::symlink(to.c_str(), link.c_str()) != 0 && errno != EEXIST)
       return make_error(Errc::kIo, "{}: {}", link, std::generic_category().message(errno));
   }
   return {};
 }
 
-Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string& job_id,
-                                   Round round, int group_rank, int stream) {
-  const Result<std::string> folder =
-      make_folder(log_dir, job_id, fmt::format("{}/node_{}", round_folder(round), group_rank));
-  if (!folder) return folder.error();
-  const std::string path =
-      fmt::format("{}/filtered_{}.log", *folder, stream == config::kStdout ? "stdout" : "stderr");
-  if (const auto free = make_way(path); !free) return free.error();
-  return open_for_append(path);
-}
-
-Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
-                               const std::string& lines) {
-  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
-  if (!folder) return folder.error();
-  const std::string path = *folder + "/flight_recorder.jsonl";
+Result<void> append_to_log(const std::string& path, const std::string& lines) {
   const Result<UniqueFd> file = open_for_append(path);
   if (!file) return file.error();
-  // In one write, because other nodes may append, too.
   if (::write(file->get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()))
     return make_error(Errc::kIo, "{}: {}", path, std::generic_category().message(errno));
   return {};
 }
 
-wire::ErrorFile read_error_file(const std::string& path) {
+std::string read_error_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {};
   std::string text(kMaxErrorFileBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+wire::ErrorFile error_in(const std::string& text) {
   wire::ErrorFile error = wire::decode_error_file(text);
   error.message.resize(std::min(error.message.size(), kMaxMessageBytes));
   error.callstack.resize(std::min(error.callstack.size(), kMaxCallstackBytes));

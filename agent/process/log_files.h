@@ -23,10 +23,8 @@ namespace ddp::agent {
 // folders of later rounds have links to them, so round_<k>/rank_<R>.<HOST>.err exists for every k
 // and R. (A link of an earlier start leads to the new file once there is one.)
 struct LogFiles {
-  UniqueFd out;
-  UniqueFd err;
-  std::string base;  // The path without its ending.
-  int streams = 0;   // Which of out and err were opened (config::kStdout, kStderr).
+  std::string base;  // The path without its ending; empty: nothing is kept.
+  int streams = 0;   // Which of out and err have a file (config::kStdout, kStderr).
   std::string path_of(int stream) const {
     return base + (stream == config::kStdout ? ".out" : ".err");
   }
@@ -35,35 +33,37 @@ struct LogFiles {
     if (streams == 0) return "";
     return path_of((streams & config::kStderr) != 0 ? config::kStderr : config::kStdout);
   }
-  // Where the worker leaves its exception (TORCHELASTIC_ERROR_FILE). Absent before the worker
-  // starts.
+  // The exception of a process that has ended. Absent before.
   std::string error_path() const { return base + ".error.json"; }
 };
 
-// Makes the folders and opens new files for `streams`. log_dir, job_id and host of `spec` say
-// where. kIo names what could not be made.
-Result<LogFiles> open_log_files(const config::JobSpec& spec, Round round, Rank rank,
-                                int streams = config::kBothStreams);
+// The names. Nothing is opened.
+LogFiles log_files_of(const config::JobSpec& spec, Round round, Rank rank, int streams);
 // For a process that has no rank yet: <log_dir>/<job_id>/standby/<name>.
-Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
-                                        const std::string& name,
-                                        int streams = config::kBothStreams);
-// Opens round_<k>/node_<group rank>/filtered_stdout.log, for lines of all workers of a node.
-// Likewise a new file.
-Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string& job_id,
-                                   Round round, int group_rank, int stream);
-// Links round_<round>/rank_<rank>.<HOST>.{out,err} to those files of `base` that exist. A file of
-// that name from an earlier start is kept as above.
-Result<void> link_log_files(const config::JobSpec& spec, Round round, Rank rank,
-                            const std::string& base);
+LogFiles standby_log_files(const config::JobSpec& spec, const std::string& name, int streams);
+// round_<k>/node_<group rank>/filtered_stdout.log, for lines of all workers of a node.
+std::string filtered_log_path(const config::JobSpec& spec, Round round, int group_rank, int stream);
+// flight_recorder.jsonl in the folder of the round, which nodes may share.
+std::string flight_log_path(const config::JobSpec& spec, Round round);
 
-// Appends to flight_recorder.jsonl in the folder of the round, which nodes may share. kIo names
-// what could not be written.
-Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
-                               const std::string& lines);
+// What follows waits for the disk, so it is for FileWriter's thread. kIo names what could not be
+// made.
 
-// The exception that a worker has left. The message is empty if there is none or it cannot be read.
-// Very long texts are cut.
-wire::ErrorFile read_error_file(const std::string& path);
+// Opens a new file for appending, and makes the folders above it.
+Result<UniqueFd> open_log_file(const std::string& path);
+// What an earlier start has left is kept as above, also of streams that have no file now. Its
+// exception is deleted.
+Result<void> clear_old_log_files(const LogFiles& files);
+// Links those files of `target` that exist to the names in `files`. What an earlier start has left
+// there is kept as above.
+Result<void> link_log_files(const LogFiles& files, const LogFiles& target);
+// Appends in one write, because other nodes may append, too.
+Result<void> append_to_log(const std::string& path, const std::string& lines);
+
+// The bytes of the file in which a worker leaves its exception (TORCHELASTIC_ERROR_FILE), as far as
+// they are wanted. Empty: there is none, or it cannot be read.
+std::string read_error_file(const std::string& path);
+// The message is empty if it cannot be understood. Very long texts are cut.
+wire::ErrorFile error_in(const std::string& text);
 
 }  // namespace ddp::agent

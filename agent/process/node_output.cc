@@ -36,6 +36,12 @@ void NodeOutput::tell_standing(Duration stood) const {
       stood.count() / 1'000, spec_.host));
 }
 
+FileWriter::OnFailure NodeOutput::log_trouble(const std::string& what) const {
+  return [console = console_.err, what](const FileWriter::Failure& failure) {
+    console->print(fmt::format("ddp-run: --log-dir: {}: {}", what, failure.why));
+  };
+}
+
 void NodeOutput::begin_round(const wire::RoundStart& round) {
   for (const int stream : kStreams) open_filtered(round, stream);
 }
@@ -44,17 +50,11 @@ void NodeOutput::open_filtered(const wire::RoundStart& round, int stream) {
   const config::OutputSpec& output = spec_.output;
   const auto& texts = stream == config::kStdout ? output.stdout_filters : output.stderr_filters;
   if (spec_.log_dir.empty() || texts.empty()) return;
-  auto file = open_filtered_log(spec_.log_dir, spec_.job_id, round.round, round.group_rank, stream);
-  if (!file) {
-    return console_.err->print(
-        fmt::format("ddp-run: --log-dir: {}; ddp-run goes on without it", file.error().message));
-  }
-  const auto tell = [console = console_.err](int error, const std::string& /*rest*/) {
-    console->print(fmt::format("ddp-run: the file of filtered lines can no longer be written: {}",
-                               std::generic_category().message(error)));
-  };
-  filtered_[index(stream)] =
-      std::make_shared<FilteredLog>(writer_.open(std::move(*file), tell), texts);
+  const std::string path = filtered_log_path(spec_, round.round, round.group_rank, stream);
+  filtered_[index(stream)] = std::make_shared<FilteredLog>(
+      writer_.open([path] { return open_log_file(path); },
+                   log_trouble("the file of filtered lines cannot be written")),
+      texts);
 }
 
 LinePrefix NodeOutput::prefix_of(const std::string& rank, const std::string& local_rank,

@@ -30,6 +30,9 @@ class NodeOutput {
   FileWriter& writer() { return writer_; }
   const FileWriter& writer() const { return writer_; }
 
+  // Says `what` and why, for work of the writer whose bytes are lost with it.
+  FileWriter::OnFailure log_trouble(const std::string& what) const;
+
   // Call before route() for this round.
   void begin_round(const wire::RoundStart& round);
   // Where a stream (config::kStdout or kStderr) of a worker goes in this round.

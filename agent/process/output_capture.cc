@@ -80,20 +80,19 @@ std::shared_ptr<OutputCapture> OutputCapture::start(asio::io_context& io, Unique
 }
 
 // The failure may be told when this object has ended.
-void OutputCapture::open_file(UniqueFd file) {
-  file_ =
-      files_.open(std::move(file), [console = console_, route = route_, weak = weak_from_this()](
-                                       int error, const std::string& rest) {
-        const std::string name = route.prefix.name();
-        console->print(fmt::format("ddp-run: the log file of {} can no longer be written: {}",
-                                   name.empty() ? "the worker" : name,
-                                   std::generic_category().message(error)));
-        if (const auto self = weak.lock()) {
-          self->on_file_failure(rest);
-        } else if (!route.to_console) {
-          show_rest(*console, route, rest);
-        }
-      });
+void OutputCapture::open_file(FileWriter::Opener file) {
+  auto on_failure = [console = console_, route = route_,
+                     weak = weak_from_this()](const FileWriter::Failure& failure) {
+    const std::string name = route.prefix.name();
+    console->print(fmt::format("ddp-run: --log-dir: the log file of {} cannot be written: {}",
+                               name.empty() ? "the worker" : name, failure.why));
+    if (const auto self = weak.lock()) {
+      self->on_file_failure(failure.rest);
+    } else if (!route.to_console) {
+      show_rest(*console, route, failure.rest);
+    }
+  };
+  file_ = files_.open(std::move(file), std::move(on_failure));
 }
 
 void OutputCapture::on_file_failure(std::string_view rest) {

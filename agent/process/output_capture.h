@@ -50,7 +50,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   };
   struct Options {
     Route route;
-    UniqueFd file;  // Empty: no file.
+    FileWriter::Opener file;  // Null: no file.
     bool keep_tail = false;
   };
 
@@ -83,7 +83,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
  private:
   OutputCapture(asio::io_context& io, std::shared_ptr<Console> console, FileWriter& files,
                 Route route, bool keep_tail);
-  void open_file(UniqueFd file);
+  void open_file(FileWriter::Opener file);
   void on_file_failure(std::string_view rest);
   void wait();
   void on_readable();

@@ -36,9 +36,8 @@ int usable_cores(const config::JobSpec& spec) {
   return allowed > 0 ? allowed : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-// A folder for error files. With a log folder they are there.
+// A folder for error files: this machine's, which answers.
 std::string make_error_folder(const config::JobSpec& spec) {
-  if (!spec.log_dir.empty()) return "";
   const std::string folder = config::scratch_folder(spec.node_id);
   return config::make_scratch_folder(folder) ? folder : "";
 }
@@ -437,8 +436,9 @@ void RoundProcesses::keep_flights() {
   if (spec_.log_dir.empty()) return;
   std::string lines;
   for (const wire::Flight& flight : flights) lines += wire::flight_json_lines(flight);
-  const auto kept = append_flight_log(spec_.log_dir, spec_.job_id, round_, lines);
-  if (!kept) print(kept.error().message);
+  output_.writer().run(
+      [path = flight_log_path(spec_, round_), lines] { return append_to_log(path, lines); },
+      output_.log_trouble("what the ranks waited for is only in the report"));
 }
 
 void RoundProcesses::give_up(const std::optional<std::set<int>>& keep, Duration killed_for) {

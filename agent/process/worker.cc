@@ -47,25 +47,32 @@ Result<Worker::Pipes> Worker::make_pipes() {
   return pipes;
 }
 
-void Worker::keep_logs(Result<LogFiles> logs) {
-  if (logs) {
-    logs_ = std::move(*logs);
-  } else {
-    logs_failed_ = true;
-    context_.output.console(config::kStderr)
-        .print(fmt::format("ddp-run: --log-dir: {}; ddp-run goes on without log files",
-                           logs.error().message));
-  }
+void Worker::keep_logs(LogFiles logs) {
+  logs_ = std::move(logs);
+  // If that fails, opening the files does, too, and says so.
+  context_.output.writer().run([logs = logs_] { return clear_old_log_files(logs); }, {});
 }
 
 void Worker::choose_error_file() {
   static int count = 0;  // Counts in this process, which is one agent.
-  if (!logs_.base.empty()) {
-    error_path_ = logs_.error_path();
-  } else if (!context_.error_folder.empty()) {
-    error_path_ = fmt::format("{}/{}.error.json", context_.error_folder, ++count);
-    ::unlink(error_path_.c_str());
+  if (context_.error_folder.empty()) return;
+  error_path_ = fmt::format("{}/{}.error.json", context_.error_folder, ++count);
+  ::unlink(error_path_.c_str());
+}
+
+// The disk of the log files may not answer, and the report of a failure does not wait for it.
+wire::ErrorFile Worker::take_error_file() {
+  const std::string text = error_path_.empty() ? "" : read_error_file(error_path_);
+  if (!text.empty() && !logs_.base.empty()) {
+    const std::string path = logs_.error_path();
+    context_.output.writer().run(
+        [path, text]() -> Result<void> {
+          ::unlink(path.c_str());
+          return append_to_log(path, text);
+        },
+        context_.output.log_trouble("an exception is only in the report"));
   }
+  return error_in(text);
 }
 
 Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire::RoundStart& round,
@@ -75,8 +82,8 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
   Result<Pipes> pipes = worker->make_pipes();
   if (!pipes) return pipes.error();
   if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
-    worker->keep_logs(open_log_files(spec, round.round, rank_of(round, local_rank),
-                                     context.output.files(round, local_rank)));
+    worker->keep_logs(log_files_of(spec, round.round, rank_of(round, local_rank),
+                                   context.output.files(round, local_rank)));
   }
   worker->choose_error_file();
   const WorkerCpus* cpus = context.cpus_of(local_rank);
@@ -114,9 +121,9 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   Result<Pipes> pipes = worker->make_pipes();
   if (!pipes) return pipes.error();
   if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
-    worker->keep_logs(open_standby_log_files(
-        spec.log_dir, spec.job_id, fmt::format("{}_{}_{}", spec.host, spec.node_id, number),
-        context.output.standby_files()));
+    worker->keep_logs(standby_log_files(spec,
+                                        fmt::format("{}_{}_{}", spec.host, spec.node_id, number),
+                                        context.output.standby_files()));
   }
   worker->choose_error_file();
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
@@ -130,12 +137,6 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
       {inputs.control_fd}, [&](int stream) { return context.output.standby_route(stream); });
   if (!started) return started.error();
   return worker;
-}
-
-// Output that could not get its file must not be lost.
-OutputCapture::Route Worker::shown_if_lost(OutputCapture::Route route) const {
-  route.to_console = route.to_console || logs_failed_;
-  return route;
 }
 
 Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
@@ -153,14 +154,16 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   Result<SpawnedProcess> process = task_ ? spawn_in_task(pipes, request) : spawn(request);
   if (!process) return process.error();
 
-  const auto capture = [&](UniqueFd pipe, UniqueFd file, int stream) {
-    return OutputCapture::start(
-        context_.io, std::move(pipe), context_.output.console_pointer(stream),
-        context_.output.writer(),
-        {shown_if_lost(route(stream)), std::move(file), stream == config::kStderr});
+  const auto capture = [&](UniqueFd pipe, int stream) {
+    FileWriter::Opener file;
+    if ((logs_.streams & stream) != 0)
+      file = [path = logs_.path_of(stream)] { return open_log_file(path); };
+    return OutputCapture::start(context_.io, std::move(pipe),
+                                context_.output.console_pointer(stream), context_.output.writer(),
+                                {route(stream), std::move(file), stream == config::kStderr});
   };
-  out_ = capture(std::move(pipes.out_read), std::move(logs_.out), config::kStdout);
-  err_ = capture(std::move(pipes.err_read), std::move(logs_.err), config::kStderr);
+  out_ = capture(std::move(pipes.out_read), config::kStdout);
+  err_ = capture(std::move(pipes.err_read), config::kStderr);
   channel_ =
       WorkerChannel::start(context_.io, std::move(pipes.control_agent),
                            [this](const wire::WorkerMessage& message) { on_message(message); });
@@ -196,17 +199,13 @@ void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_f
   const Rank rank = rank_of(round, local_rank);
   const std::string separator =
       fmt::format("--- round {}, rank {}: {} ---", round.round, rank, round.reason);
-  out_->begin_round(shown_if_lost(context_.output.route(round, local_rank, config::kStdout)),
-                    separator);
-  err_->begin_round(shown_if_lost(context_.output.route(round, local_rank, config::kStderr)),
-                    separator);
+  out_->begin_round(context_.output.route(round, local_rank, config::kStdout), separator);
+  err_->begin_round(context_.output.route(round, local_rank, config::kStderr), separator);
   if (!logs_.base.empty()) {
-    const auto linked = link_log_files(context_.spec, round.round, rank, logs_.base);
-    if (!linked) {
-      context_.output.console(config::kStderr)
-          .print(fmt::format("ddp-run: --log-dir: {}; the output of rank {} is in {}",
-                             linked.error().message, rank, logs_.base));
-    }
+    const LogFiles links = log_files_of(context_.spec, round.round, rank, logs_.streams);
+    context_.output.writer().run([links, logs = logs_] { return link_log_files(links, logs); },
+                                 context_.output.log_trouble(fmt::format(
+                                     "the output of rank {} is in {} alone", rank, logs_.base)));
   }
   channel_->send(wire::NewRound{round.round, round_environment(context_.spec, round, local_rank)},
                  shm_fd);
@@ -261,8 +260,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.log_path = logs_.main_path();
   exit.stderr_tail = err_->tail();
   if (exit_code == 0 && signal == 0) return exit;
-  const wire::ErrorFile file =
-      error_path_.empty() ? wire::ErrorFile{} : read_error_file(error_path_);
+  const wire::ErrorFile file = take_error_file();
   exit.secondary = error_.secondary || file.secondary;
   exit.message = error_.message.empty() ? file.message : error_.message;
   exit.callstack = file.callstack;

@@ -39,7 +39,7 @@ struct WorkerContext {
   int usable_cores = 1;
   MemoryKills memory_kills;
   int snapshots = 0;         // How many snapshots of one worker are accepted at once.
-  std::string error_folder;  // For error files if there is no --log-dir; empty: none.
+  std::string error_folder;  // For error files; empty: there can be none.
   // Called once for each process, after all its output has been read.
   std::function<void(const Worker&, const WorkerExit&)> on_exit;
   std::function<void(Worker&, const wire::WorkerMessage&)> on_message;
@@ -116,9 +116,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Result<Pipes> make_pipes();
   Result<void> run(Pipes& pipes, std::vector<std::string> environment, std::vector<int> inherited,
                    std::function<OutputCapture::Route(int stream)> route);
-  void keep_logs(Result<LogFiles> logs);
+  void keep_logs(LogFiles logs);
   void choose_error_file();
-  OutputCapture::Route shown_if_lost(OutputCapture::Route route) const;
+  wire::ErrorFile take_error_file();
   Result<SpawnedProcess> spawn_in_task(Pipes& pipes, SpawnRequest request);
   // How the process ended. Empty if it has not, or if nobody can say; `known` is then false.
   std::optional<wire::WorkerEnded> take_status(bool& known);
@@ -143,7 +143,6 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool waiting_ = false;
   std::shared_ptr<ProcessWatch> end_;
   LogFiles logs_;
-  bool logs_failed_ = false;  // The console then gets the output that was meant only for files.
   std::string error_path_;
   std::shared_ptr<OutputCapture> out_;
   std::shared_ptr<OutputCapture> err_;

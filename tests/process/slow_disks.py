@@ -204,6 +204,36 @@ def hanging_logs(disk):
         expect(shown == expected, f"{len(shown)} lines of rank {rank} were shown:\n{job.text()}")
 
 
+def logs_of_a_restart(disk):
+    """A worker fails while the disk of the logs stands still: its exception is told and the next round begins, both at once."""
+    script = ("echo $RANK in $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && echo $RANK >> $RESULTS && exit 0; "
+              "while [ ! -e $RESULTS.fail ]; do sleep 0.01; done; "
+              "echo '{\"message\": \"ValueError: no\"}' > $TORCHELASTIC_ERROR_FILE; exit 3")
+    with tempfile.TemporaryDirectory(prefix="slow_disks.out.") as base:
+        results = Path(base, "results")
+        os.environ["RESULTS"] = str(results)
+        job = Job(base, ["sh", "-c", script], ("--nproc-per-node", "2", "--max-restarts", "1", "--no-python", "--log-dir",
+                                               f"{disk.mount}/logs"))
+        try:
+            written = Path(disk.folder, "logs")
+            wait_until(lambda: sum(path.stat().st_size > 0 for path in written.glob("**/rank_*.out")) == 2, "a line of each worker")
+            disk.stop()
+            Path(f"{results}.fail").touch()
+            wait_until(lambda: results.exists() and len(results.read_text().split()) == 2, "the second round, without the disk")
+            expect("ValueError: no" in job.text(), job.text())
+            disk.go()
+            job.end()
+        finally:
+            disk.go()
+            job.close()
+        expect("lost" not in job.text(), job.text())
+        for restart in (0, 1):
+            for rank in (0, 1):
+                found = [path.read_text() for path in written.glob(f"**/round_{restart}/rank_{rank}.*.out")]
+                expect(found == [f"{rank} in {restart}\n"], f"{found}")
+        expect(any("ValueError" in path.read_text() for path in written.glob("**/round_0/*.error.json")), "no exception among the logs")
+
+
 def logs_that_cannot_be_closed(disk):
     """Writers of checkpoints are started while no copy of a log file can be closed: nobody waits for that but the thread that writes them."""
     with tempfile.TemporaryDirectory(prefix="slow_disks.out.") as base:
@@ -284,6 +314,7 @@ def a_full_log_folder(_disk):
 CASES = {
     "full_log_folder": a_full_log_folder,
     "hanging_logs": hanging_logs,
+    "logs_of_a_restart": logs_of_a_restart,
     "held_logs": logs_that_cannot_be_closed,
     "held_worker": a_held_worker,
     "long_fsync": a_long_fsync,

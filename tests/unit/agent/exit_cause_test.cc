@@ -151,22 +151,24 @@ TEST(MemoryKills, VersionOneAndNoGroup) {
 
 TEST(ErrorFile, BothFormsOfTorchelastic) {
   const test::TempDir dir;
-  const wire::ErrorFile whole = read_error_file(dir.write(
+  const wire::ErrorFile whole = error_in(read_error_file(dir.write(
       "a", R"({"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Trace\nback",
-           "timestamp": "1700000000"}, "errorCode": 7}})"));
+           "timestamp": "1700000000"}, "errorCode": 7}})")));
   EXPECT_EQ(whole.message, "ValueError: no");
   EXPECT_EQ(whole.callstack, "Trace\nback");
   EXPECT_EQ(whole.time_ms, 1'700'000'000'000);
   EXPECT_EQ(whole.exit_code, 7);
-  EXPECT_EQ(read_error_file(dir.write("b", R"({"message": "plain", "timestamp": 17})")).message,
-            "plain");
+  EXPECT_EQ(
+      error_in(read_error_file(dir.write("b", R"({"message": "plain", "timestamp": 17})"))).message,
+      "plain");
   for (const char* nonsense : {"", "{", "[]", "{}", R"({"message": 3})", R"({"message": {}})",
                                R"({"message": {"message": 3, "extraInfo": []}})"}) {
-    EXPECT_EQ(read_error_file(dir.write("c", nonsense)).message, "") << nonsense;
+    EXPECT_EQ(error_in(read_error_file(dir.write("c", nonsense))).message, "") << nonsense;
   }
-  EXPECT_EQ(read_error_file(dir.path() / "missing").message, "");
+  EXPECT_EQ(error_in(read_error_file(dir.path() / "missing")).message, "");
   const std::string endless(500'000, 'x');
-  EXPECT_EQ(read_error_file(dir.write("d", "{\"message\": \"" + endless + "\"}")).message.size(),
+  EXPECT_EQ(error_in(read_error_file(dir.write("d", "{\"message\": \"" + endless + "\"}")))
+                .message.size(),
             16u << 10);
 }
 
@@ -178,12 +180,24 @@ config::JobSpec logging_to(const test::TempDir& dir, const std::string& host) {
   return spec;
 }
 
+// A new file of each stream.
+struct OpenLogs {
+  UniqueFd out;
+  UniqueFd err;
+};
+OpenLogs open_logs(const config::JobSpec& spec, Round round, Rank rank) {
+  const LogFiles files = log_files_of(spec, round, rank, config::kBothStreams);
+  EXPECT_TRUE(clear_old_log_files(files).has_value());
+  auto out = open_log_file(files.path_of(config::kStdout));
+  auto err = open_log_file(files.path_of(config::kStderr));
+  EXPECT_TRUE(out.has_value() && err.has_value());
+  return {std::move(*out), std::move(*err)};
+}
+
 TEST(LogFiles, CarryTheNode) {
   const test::TempDir dir;
   for (const char* host : {"a", "b.example.org", "pods/c"}) {
-    const auto files = open_log_files(logging_to(dir, host), 0, 7);
-    ASSERT_TRUE(files.has_value());
-    EXPECT_EQ(::write(files->out.get(), host, 1), 1);
+    EXPECT_EQ(::write(open_logs(logging_to(dir, host), 0, 7).out.get(), host, 1), 1);
   }
   EXPECT_EQ(dir.read("job/round_0/rank_7.a.out"), "a");
   EXPECT_EQ(dir.read("job/round_0/rank_7.b.example.org.out"), "b");
@@ -194,10 +208,8 @@ TEST(LogFiles, OfAnEarlierStartAreKeptBesideTheNewOnes) {
   const test::TempDir dir;
   const config::JobSpec spec = logging_to(dir, "n");
   for (const char* text : {"one", "two", "six"}) {
-    const auto files = open_log_files(spec, 0, 1);
-    ASSERT_TRUE(files.has_value());
-    EXPECT_EQ(::write(files->out.get(), text, 3), 3);
-    const auto filtered = open_filtered_log(dir.path(), "job", 0, 0, config::kStdout);
+    EXPECT_EQ(::write(open_logs(spec, 0, 1).out.get(), text, 3), 3);
+    const auto filtered = open_log_file(filtered_log_path(spec, 0, 0, config::kStdout));
     ASSERT_TRUE(filtered.has_value());
     EXPECT_EQ(::write(filtered->get(), text, 3), 3);
   }
@@ -214,19 +226,19 @@ TEST(LogFiles, OfAnEarlierStartAreKeptBesideTheNewOnes) {
 TEST(LogFiles, LinksOfAnEarlierJobLeadNowhereElse) {
   const test::TempDir dir;
   const config::JobSpec spec = logging_to(dir, "n");
-  const std::string base = dir.path() / "job" / "round_0" / "rank_1.n";
-  ASSERT_TRUE(open_log_files(spec, 0, 1).has_value());
+  const LogFiles first = log_files_of(spec, 0, 1, config::kBothStreams);
+  const LogFiles later = log_files_of(spec, 2, 0, config::kBothStreams);
+  EXPECT_EQ(first.base, dir.path() / "job" / "round_0" / "rank_1.n");
+  open_logs(spec, 0, 1);
   dir.write("job/round_0/rank_1.n.err", "of round 0\n");
-  ASSERT_TRUE(link_log_files(spec, 2, 0, base).has_value());
+  ASSERT_TRUE(link_log_files(later, first).has_value());
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "of round 0\n");
   // The same id once more: another process has that place in round 2.
-  const auto again = open_log_files(spec, 2, 0);
-  ASSERT_TRUE(again.has_value());
-  EXPECT_EQ(::write(again->err.get(), "new\n", 4), 4);
+  EXPECT_EQ(::write(open_logs(spec, 2, 0).err.get(), "new\n", 4), 4);
   EXPECT_EQ(dir.read("job/round_0/rank_1.n.err"), "of round 0\n");
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "new\n");
   // And where a link replaces a file, the file is kept.
-  ASSERT_TRUE(link_log_files(spec, 2, 0, base).has_value());
+  ASSERT_TRUE(link_log_files(later, first).has_value());
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "of round 0\n");
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err.1"), "new\n");
 }

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,13 +33,13 @@ UniqueFd full_disk() { return UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)
 // What on_failure was told.
 struct Failure {
   int calls = 0;
-  int error = 0;
+  std::string why;
   std::string rest;
   FileWriter::OnFailure taker() {
-    return [this](int code, const std::string& bytes) {
+    return [this](const FileWriter::Failure& failure) {
       ++calls;
-      error = code;
-      rest = bytes;
+      why = failure.why;
+      rest = failure.rest;
     };
   }
 };
@@ -124,7 +125,7 @@ TEST(FileWriterTest, AFailureIsToldOnceWithAllThatIsMissing) {
   file.write("two\n");
   EXPECT_FALSE(writer.empty());
   EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
-  EXPECT_EQ(failure.error, ENOSPC);
+  EXPECT_EQ(failure.why, "No space left on device");
   EXPECT_EQ(failure.rest, "one\ntwo\n");
   file.write("three\n");
   file.close();
@@ -151,7 +152,7 @@ TEST(FileWriterTest, AFailureWhileMoreWaitsLeavesNothingBehind) {
   file.write("second");
   disk.read.reset();
   EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
-  EXPECT_EQ(failure.error, EPIPE);
+  EXPECT_EQ(failure.why, "Broken pipe");
   EXPECT_EQ(writer.queued_bytes(), 0U);
   EXPECT_TRUE(failure.rest.ends_with("xsecond"));
   EXPECT_LT(failure.rest.size(), first.size() + 6);
@@ -167,6 +168,59 @@ TEST(FileWriterTest, AFailureIsToldAlsoWhenTheFileIsClosed) {
   }
   EXPECT_TRUE(test::run_until(io, [&] { return failure.calls > 0; }));
   EXPECT_EQ(failure.rest, "one\n");
+}
+
+// A disk that does not even open a file.
+TEST(FileWriterTest, OpeningHoldsNobodyUpAndKeepsTheOrder) {
+  const test::TempDir dir;
+  asio::io_context io;
+  std::vector<Duration> told;
+  FileWriter writer(io, {[&](Duration stood) { told.push_back(stood); }, Duration{20}});
+  std::promise<void> disk;
+  WrittenFile first = writer.open(
+      [&]() -> Result<UniqueFd> {
+        disk.get_future().wait();
+        return new_file(dir, "a");
+      },
+      {});
+  std::string seen;
+  writer.run(
+      [&]() -> Result<void> {
+        seen = dir.read("a");
+        return {};
+      },
+      {});
+  WrittenFile second = writer.open([&] { return Result<UniqueFd>(new_file(dir, "b")); }, {});
+  first.write("one");
+  second.write("two");
+  EXPECT_TRUE(test::run_until(io, [&] { return !told.empty(); }));
+  EXPECT_FALSE(writer.empty());
+  EXPECT_EQ(writer.queued_bytes(), 6U);
+  disk.set_value();
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  EXPECT_EQ(seen, "one");
+  EXPECT_EQ(dir.read("b"), "two");
+}
+
+TEST(FileWriterTest, AFileThatCannotBeOpenedGivesBackWhatWasWritten) {
+  asio::io_context io;
+  FileWriter writer(io);
+  Failure failure;
+  Failure of_work;
+  WrittenFile file =
+      writer.open([]() -> Result<UniqueFd> { return make_error(Errc::kIo, "/logs/a: read-only"); },
+                  failure.taker());
+  file.write("one\n");
+  file.close();
+  writer.run([]() -> Result<void> { return make_error(Errc::kIo, "/logs/b: read-only"); },
+             of_work.taker());
+  EXPECT_FALSE(writer.empty());
+  EXPECT_TRUE(test::run_until(io, [&] { return writer.empty(); }));
+  EXPECT_EQ(failure.why, "/logs/a: read-only");
+  EXPECT_EQ(failure.rest, "one\n");
+  EXPECT_EQ(failure.calls, 1);
+  EXPECT_EQ(of_work.why, "/logs/b: read-only");
+  EXPECT_EQ(writer.queued_bytes(), 0U);
 }
 
 TEST(FileWriterTest, TheEndWaitsForTheDisk) {

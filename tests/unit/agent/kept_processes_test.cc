@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <map>
 #include <memory>
 #include <set>
@@ -141,6 +142,13 @@ class KeptProcesses : public testing::Test {
     if (pid <= 1) throw std::runtime_error("no process number in " + name);
     return pid;
   }
+  static std::string environment_of(pid_t pid, const std::string& name) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
+    for (std::string variable; std::getline(file, variable, '\0');) {
+      if (variable.starts_with(name + "=")) return variable.substr(name.size() + 1);
+    }
+    throw std::runtime_error("no " + name);
+  }
   static std::string line(Round round, int rank, int nproc, pid_t pid) {
     return fmt::format(
         "round {} rank {} of {} local {} restart {} memory {} of {} pid {} "
@@ -171,7 +179,7 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   ASSERT_GT(first, 0);
   ASSERT_TRUE(park({0, 1}));
   EXPECT_EQ(parked_[0], std::make_pair(Round{3}, std::int64_t{40}));
-  dir_.write("logs/job/round_3/rank_1.here.error.json", R"({"message": "of round 3"})");
+  std::ofstream(environment_of(first, "TORCHELASTIC_ERROR_FILE")) << R"({"message": "of round 3"})";
   ASSERT_TRUE(clear({0, 1}));
   start(4);
   EXPECT_THAT(hellos_, ElementsAre(testing::Pair(0, true), testing::Pair(1, true)));

@@ -35,15 +35,21 @@ class OutputCaptureTest : public testing::Test {
     ::fcntl(screen_.read.get(), F_SETFL, O_NONBLOCK);
   }
 
+  static FileWriter::Opener opener(const std::string& path) {
+    return [path]() -> Result<UniqueFd> {
+      return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+    };
+  }
+
   std::shared_ptr<OutputCapture> capture(Pipe& pipe, const std::string& prefix,
-                                         UniqueFd file = UniqueFd()) {
+                                         FileWriter::Opener file = {}) {
     OutputCapture::Route route;
     route.whole_lines = !prefix.empty();
     route.prefix = LinePrefix(prefix, {});
     return capture(pipe, std::move(route), std::move(file));
   }
   std::shared_ptr<OutputCapture> capture(Pipe& pipe, OutputCapture::Route route,
-                                         UniqueFd file = UniqueFd()) {
+                                         FileWriter::Opener file = {}) {
     return OutputCapture::start(io_, std::move(pipe.read), console_, files_,
                                 {std::move(route), std::move(file), true});
   }
@@ -163,9 +169,7 @@ TEST_F(OutputCaptureTest, DrainDoesNotWaitForAGrandchildThatKeepsThePipe) {
 TEST_F(OutputCaptureTest, BinaryBytesPassUnchanged) {
   const test::TempDir dir;
   Pipe pipe;
-  UniqueFd file(
-      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  const auto worker = capture(pipe, "[h:0] ", opener(dir.path() / "out"));
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
   write_to(pipe, bytes);
@@ -180,9 +184,7 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
   const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(
-      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  const auto worker = capture(pipe, "[h:0] ", opener(dir.path() / "out"));
   const std::size_t piece = LineSplitter::kMaxPieceBytes;
   const std::string line(16 * piece, 'x');
   write_to(pipe, line + "\nshort\n");
@@ -197,9 +199,7 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
 TEST_F(OutputCaptureTest, AProgressBarIsSeenWhileItIsWritten) {
   const test::TempDir dir;
   Pipe pipe;
-  UniqueFd file(
-      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  const auto worker = capture(pipe, "[h:0] ", opener(dir.path() / "out"));
   write_to(pipe, "begins\n\r 10%\r 20%");
   EXPECT_TRUE(wait_for_screen("[h:0] begins\n[h:0] \r 10%\r 20%\n"));
   write_to(pipe, "\r 30%");
@@ -291,9 +291,7 @@ TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
   const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(
-      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  const auto worker = capture(pipe, "[h:0] ", opener(dir.path() / "out"));
   screen_.read.reset();
   const std::string text(2u << 20, 'x');
   write_to(pipe, text + "\n");
@@ -304,11 +302,11 @@ TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
 
 TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
   Pipe pipe;
-  const auto worker = capture(pipe, "[h:0] ", UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  const auto worker = capture(pipe, "[h:0] ", opener("/dev/full"));
   write_to(pipe, "text\nmore\n");
   EXPECT_TRUE(wait_for_screen(
       "[h:0] text\n[h:0] more\n"
-      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"))
+      "ddp-run: --log-dir: the log file of [h:0] cannot be written: No space left on device\n"))
       << seen_;
 }
 
@@ -319,9 +317,7 @@ TEST_F(OutputCaptureTest, WhatIsRedirectedIsNotShownAndNotHeldUp) {
   for (const Pipe* pipe : {&quiet, &loud}) ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
   OutputCapture::Route route;
   route.to_console = false;
-  UniqueFd file(
-      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  const auto redirected = capture(quiet, std::move(route), std::move(file));
+  const auto redirected = capture(quiet, std::move(route), opener(dir.path() / "out"));
   const auto shown = capture(loud, "[h:0] ");
   // Nobody reads the console.
   ASSERT_TRUE(test::run_until(io_, [&] {
@@ -349,11 +345,10 @@ TEST_F(OutputCaptureTest, AFullDiskBringsWhatWasRedirectedToTheConsole) {
   route.to_console = false;
   route.whole_lines = true;
   route.prefix = LinePrefix("[h:0] ", {});
-  const auto worker =
-      capture(pipe, std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  const auto worker = capture(pipe, std::move(route), opener("/dev/full"));
   write_to(pipe, "text\n");
   EXPECT_TRUE(wait_for_screen(
-      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
+      "ddp-run: --log-dir: the log file of [h:0] cannot be written: No space left on device\n"
       "[h:0] text\n"))
       << seen_;
 }
@@ -368,10 +363,9 @@ TEST_F(OutputCaptureTest, ALineThatTheDiskCutsIsWholeOnTheConsole) {
     route.whole_lines = true;
     route.prefix = LinePrefix("[h:0] ", {});
     const std::string note =
-        "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n";
-    const auto worker = OutputCapture::start(
-        io_, std::move(pipe.read), console_, files_,
-        {std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)), keeps_tail});
+        "ddp-run: --log-dir: the log file of [h:0] cannot be written: No space left on device\n";
+    const auto worker = OutputCapture::start(io_, std::move(pipe.read), console_, files_,
+                                             {std::move(route), opener("/dev/full"), keeps_tail});
     write_to(pipe, "one\ntw");
     ASSERT_TRUE(wait_for_screen(note + "[h:0] one\n")) << seen_;
     write_to(pipe, "o\nthree\n");
@@ -392,14 +386,13 @@ TEST_F(OutputCaptureTest, AFailureThatIsFoundAfterTheEndIsShown) {
   route.to_console = false;
   route.whole_lines = true;
   route.prefix = LinePrefix("[h:0] ", {});
-  auto worker =
-      capture(pipe, std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  auto worker = capture(pipe, std::move(route), opener("/dev/full"));
   write_to(pipe, "one\ntwo");
   worker->drain();
   worker->close();
   worker.reset();
   EXPECT_TRUE(wait_for_screen(
-      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
+      "ddp-run: --log-dir: the log file of [h:0] cannot be written: No space left on device\n"
       "[h:0] one\n[h:0] two\n"))
       << seen_;
 }
@@ -411,7 +404,8 @@ TEST_F(OutputCaptureTest, AFileThatTakesNothingHoldsTheWorkerUpAndNotTheAgent) {
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
   OutputCapture::Route route;
   route.to_console = false;
-  const auto worker = capture(pipe, std::move(route), std::move(disk.write));
+  const auto worker =
+      capture(pipe, std::move(route), [&] { return Result<UniqueFd>(std::move(disk.write)); });
   const std::string bytes(4'096, 'x');
   std::size_t written = 0;
   const auto write_some = [&] {

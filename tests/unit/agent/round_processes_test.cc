@@ -313,6 +313,8 @@ TEST_F(RoundProcessesTest, TheMessageOfAnErrorFileIsTold) {
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).message, "ValueError: no");
   EXPECT_TRUE(exits_.at(0).has_error_file);
+  EXPECT_EQ(log("rank_1.here.error.json"),
+            "{\"message\": {\"message\": \"ValueError: no\", \"extraInfo\": {}}}\n");
 }
 
 TEST_F(RoundProcessesTest, AWorkerFailedWhenItsErrorFileSays) {
@@ -367,7 +369,9 @@ TEST_F(RoundProcessesTest, ALogFolderThatCannotBeMadeIsToldAndTheWorkerRuns) {
   ASSERT_TRUE(start_shell("exit 0").empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).exit_code, 0);
-  EXPECT_THAT(screen(), HasSubstr("--log-dir: " + (dir_.path() / "logs/job/round_3").string()));
+  EXPECT_THAT(screen(), HasSubstr("--log-dir: the log file of [here:1] cannot be written: " +
+                                  (dir_.path() / "logs/job/round_3/rank_1.here.out").string() +
+                                  ": cannot make its folder: Not a directory\n"));
 }
 
 TEST_F(RoundProcessesTest, NothingStaysOpenAfterManyRounds) {
