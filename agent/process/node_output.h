@@ -28,7 +28,6 @@ class NodeOutput {
   }
 
   FileWriter& writer() { return writer_; }
-  const FileWriter& writer() const { return writer_; }
 
   // Says `what` and why, for work of the writer whose bytes are lost with it.
   FileWriter::OnFailure log_trouble(const std::string& what) const;

@@ -137,8 +137,8 @@ class RoundProcesses {
   std::string unkillable() const;
   // Removes the status line.
   void finish_output();
-  // The thread that writes the files of --log-dir.
-  const FileWriter& log_files() const { return output_.writer(); }
+  // Writes the files of this node's output.
+  FileWriter& files() { return output_.writer(); }
   // Sentences about what the workers were waiting for in the round that was cleared last. Empty if
   // it ended well.
   std::vector<std::string> take_operations() { return std::exchange(operations_, {}); }

@@ -58,8 +58,8 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       parent_(start.parent),
       core_(spec_, start.last_round, start.restarts),
       console_(Console::open_standard(io)),
-      event_log_(spec_, console_.err),
       processes_(io, spec_, console_, worker_events()),
+      event_log_(spec_, console_.err, processes_.files()),
       store_(io, spec_),
       credentials_{.token = spec_.rdzv_token,
                    .job_id = spec_.job_id,
@@ -420,7 +420,7 @@ void AgentShell::flush_output(std::function<void()> done) {
   const auto takes = [limit](const auto& output) {
     return !output.empty() && Clock::now() - output.last_taken() < limit;
   };
-  const FileWriter& files = processes_.log_files();
+  const FileWriter& files = processes_.files();
   if (takes(files) || takes(*console_.out) || takes(*console_.err))
     return clear_timer_.after(kFlushLook, [this, done] { flush_output(done); });
   if (const std::size_t left = files.queued_bytes(); left > 0) {

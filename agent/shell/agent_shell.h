@@ -109,9 +109,9 @@ class AgentShell {
   const pid_t parent_;
   AgentCore core_;
   Console::Pair console_;
-  EventLog event_log_;
   std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
+  EventLog event_log_;
   WorkerStore store_;
   const net::Credentials credentials_;
   CoordinatorLink link_;

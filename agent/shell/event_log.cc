@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/spawn_program.h"
 #include "agent/process/worker_env.h"
 #include "common/base/json_text.h"
 #include "common/wire/json_messages.h"
@@ -67,13 +68,16 @@ std::string event_json(const config::JobSpec& spec, const wire::RoundStart& roun
                                 {"metadata", metadata}});
 }
 
-EventLog::EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console)
-    : spec_(spec), console_(std::move(console)), began_(Clock::now()) {
+EventLog::EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console, FileWriter& files)
+    : spec_(spec), console_(std::move(console)), files_(files), began_(Clock::now()) {
   to_console_ = spec.event_log == "console";
   if (!spec.event_log.starts_with(kJson)) return;
   const std::string path = spec.event_log.substr(kJson.size());
-  file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (file_) return;
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (file) {
+    file_ = std::make_shared<const UniqueFd>(keep_back(std::move(file)));
+    return;
+  }
   console_->print(fmt::format("ddp-run: --event-log-handler {}: {}; ddp-run goes on without events",
                               spec.event_log, std::generic_category().message(errno)));
 }
@@ -124,9 +128,13 @@ void EventLog::record(StatusEvent event) {
   std::string line = event_json(spec_, round_, event);
   if (to_console_) console_->print(line);
   line += '\n';
-  if (!file_) return;
+  if (file_ == nullptr) return;
   // Errors are ignored: a full disk must not end the job, and the next line may fit again.
-  [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  const auto write = [file = file_, line]() -> Result<void> {
+    [[maybe_unused]] const ssize_t written = ::write(file->get(), line.data(), line.size());
+    return {};
+  };
+  files_.run(write, {});
 }
 
 }  // namespace ddp::agent

@@ -6,6 +6,7 @@
 
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
+#include "agent/process/file_writer.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -33,7 +34,8 @@ std::string event_json(const config::JobSpec& spec, const wire::RoundStart& roun
 // events are written.
 class EventLog {
  public:
-  EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console);
+  // `files` writes the lines, since a disk may stand still.
+  EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console, FileWriter& files);
 
   void round_began(const wire::RoundStart& round);
   // The agent ends workers with this signal. A worker that ends by it is TERMINATED.
@@ -42,13 +44,14 @@ class EventLog {
   void agent_ended(const config::AgentResult& result);
 
  private:
-  bool enabled() const { return file_ || to_console_; }
+  bool enabled() const { return file_ != nullptr || to_console_; }
   void record(StatusEvent event);
 
   const config::JobSpec& spec_;
   const std::shared_ptr<Console> console_;
+  FileWriter& files_;
   const TimePoint began_;
-  UniqueFd file_;
+  std::shared_ptr<const UniqueFd> file_;
   bool to_console_ = false;
   wire::RoundStart round_;
   std::optional<int> stop_signal_;

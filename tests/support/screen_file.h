@@ -27,10 +27,10 @@ class ScreenFile {
 
   agent::Console::Pair pair() const { return {console_, console_}; }
   // The thread that writes files is through with what it has been given: of this, and of the logs.
-  void wait_for_files(const agent::RoundProcesses& processes) const {
-    EXPECT_TRUE(wait_until([&] { return processes.log_files().empty() && console_->empty(); }));
+  void wait_for_files(agent::RoundProcesses& processes) const {
+    EXPECT_TRUE(wait_until([&] { return processes.files().empty() && console_->empty(); }));
   }
-  std::string text(const agent::RoundProcesses& processes) const {
+  std::string text(agent::RoundProcesses& processes) const {
     wait_for_files(processes);
     return dir_.read("screen");
   }
