@@ -34,9 +34,16 @@ class DdpRunTest : public testing::Test {
   void TearDown() override {
     jobs_.clear();
     EXPECT_TRUE(is_gone());
-    // What other tests make there goes again; what a job leaves stays.
-    EXPECT_TRUE(wait_until([this] { return left_in_shared_memory().empty(); }, kOthersLimit))
-        << "left in /dev/shm: " << testing::PrintToString(left_in_shared_memory());
+    // What other tests have there now goes again, and they make more; what a job leaves stays.
+    std::set<std::string> left = entries("/dev/shm");
+    for (const std::string& name : shared_memory_before_) left.erase(name);
+    const auto is_gone_again = [&left] {
+      const std::set<std::string> there = entries("/dev/shm");
+      std::erase_if(left, [&there](const std::string& name) { return !there.contains(name); });
+      return left.empty();
+    };
+    EXPECT_TRUE(wait_until(is_gone_again, kOthersLimit))
+        << "left in /dev/shm: " << testing::PrintToString(left);
     EXPECT_TRUE(std::filesystem::is_empty(tmp_.path())) << "something was left in TMPDIR";
   }
 
@@ -119,12 +126,6 @@ class DdpRunTest : public testing::Test {
     for (const auto& entry : std::filesystem::directory_iterator(folder))
       names.insert(entry.path().filename());
     return names;
-  }
-
-  std::set<std::string> left_in_shared_memory() const {
-    std::set<std::string> left = entries("/dev/shm");
-    for (const std::string& name : shared_memory_before_) left.erase(name);
-    return left;
   }
 
   TempDir folder_;  // The jobs' working folder; $OUT.
