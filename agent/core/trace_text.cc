@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 
 namespace ddp::agent {
 namespace {
@@ -87,7 +85,7 @@ void append_name(std::string& text, const char* what, int process, int thread,
 TraceText::Lane TraceText::make_lane(std::string& text, const Place& place, RankLanes& lanes,
                                      std::string_view name, std::string_view kind) {
   const int process = kFirstProcess + place.rank;
-  const auto number = static_cast<int>(lanes.groups.size() + lanes.others.size());
+  const auto number = static_cast<int>(lanes.size());
   const int thread = process * kMostLanes + std::min(number, kMostLanes - 1);
   if (number == 0) {
     append_name(text, "process", process, process * kMostLanes,
@@ -104,7 +102,7 @@ TraceText::Lane& TraceText::lane_called(std::string& text, const Place& place,
   RankLanes& lanes = ranks_[place.rank];
   auto found = lanes.others.find(name);
   // A program may name very many. The last row takes all others.
-  if (found == lanes.others.end() && lanes.groups.size() + lanes.others.size() >= kMostLanes - 1) {
+  if (found == lanes.others.end() && lanes.size() >= kMostLanes - 1) {
     name = kOthers;
     found = lanes.others.find(name);
   }
@@ -118,8 +116,7 @@ TraceText::Lane& TraceText::lane_of_group(std::string& text, const Place& place)
   RankLanes& lanes = ranks_[place.rank];
   if (const auto found = lanes.groups.find(place.group); found != lanes.groups.end())
     return found->second;
-  if (lanes.groups.size() + lanes.others.size() >= kMostLanes - 1)
-    return lane_called(text, place, kOthers);
+  if (lanes.size() >= kMostLanes - 1) return lane_called(text, place, kOthers);
   const std::string name = fmt::format("group {}", place.group);
   return lanes.groups.emplace(place.group, make_lane(text, place, lanes, name, kCollective))
       .first->second;

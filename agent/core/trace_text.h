@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,6 +40,7 @@ class TraceText {
   struct RankLanes {
     Lanes groups;  // By the names of the groups.
     Lanes others;  // By the spans' lanes.
+    std::size_t size() const { return groups.size() + others.size(); }
   };
 
   Lane& lane_of_group(std::string& text, const Place& place);

@@ -92,7 +92,7 @@ struct FileWriter::State : std::enable_shared_from_this<State> {
   std::mutex mutex;  // Guards what follows.
   std::condition_variable work;
   std::condition_variable progress;         // Something has been written, or the thread is over.
-  std::deque<std::shared_ptr<File>> ready;  // With something to write, or to be closed.
+  std::deque<std::shared_ptr<File>> ready;  // To be opened, written to or closed.
   std::vector<std::string> spares;          // Empty, with room.
   std::size_t queued_bytes = 0;
   int unopened = 0;

@@ -15,13 +15,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
 #include "common/base/host_port.h"
 #include "common/base/json_text.h"
 #include "common/config/forwarded_signal.h"
 #include "common/process/this_process.h"
-#include "common/wire/json_messages.h"
 
 namespace ddp::agent {
 namespace {

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "agent/process/spawn_program.h"
 #include "agent/process/worker_env.h"
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 
 namespace ddp::agent {
 namespace {

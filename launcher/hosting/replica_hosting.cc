@@ -10,7 +10,6 @@
 #include "common/base/exit_error.h"
 #include "common/base/json_text.h"
 #include "common/log/log.h"
-#include "common/wire/json_messages.h"
 #include "launcher/hosting/hosting.h"
 #include "launcher/machine/machine.h"
 

@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/check.h"
 #include "common/base/fnv1a.h"
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 #include "launcher/replicas/voters.h"
 
 namespace ddp::replicas {

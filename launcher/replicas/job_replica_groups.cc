@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 #include "launcher/replicas/job_replica.h"
 
 namespace ddp::replicas {

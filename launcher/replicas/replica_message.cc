@@ -2,8 +2,9 @@
 
 #include <exception>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 
 namespace ddp::replicas {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 #include "launcher/page/merge_patch.h"
 
 namespace ddp::server {

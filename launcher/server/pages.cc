@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_text.h"
-#include "common/wire/json_messages.h"
 #include "launcher/server/metrics_text.h"
 
 namespace ddp::server {

@@ -12,7 +12,6 @@
 #include "common/base/json_text.h"
 #include "common/base/parse_number.h"
 #include "common/base/random_hex.h"
-#include "common/wire/json_messages.h"
 #include "launcher/page/page.h"
 #include "launcher/page/page_document.h"
 

@@ -13,7 +13,6 @@
 #include "common/base/json_text.h"
 #include "common/base/monotonic_ns.h"
 #include "common/process/this_process.h"
-#include "common/wire/json_messages.h"
 
 namespace ddp::server {
 namespace {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -143,8 +144,8 @@ class KeptProcesses : public testing::Test {
     return pid;
   }
   static std::string environment_of(pid_t pid, const std::string& name) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/environ");
-    for (std::string variable; std::getline(file, variable, '\0');) {
+    std::istringstream variables(test::read_proc(pid, "environ"));
+    for (std::string variable; std::getline(variables, variable, '\0');) {
       if (variable.starts_with(name + "=")) return variable.substr(name.size() + 1);
     }
     throw std::runtime_error("no " + name);
