@@ -90,6 +90,19 @@ Result<Secret> read_token_file(const std::string& path) {
   return token;
 }
 
+Result<Secret> find_token(const std::optional<std::string>& file) {
+  if (file) {
+    Result<Secret> token = read_token_file(*file);
+    if (token) return token;
+    return make_error(Errc::kInvalidArgument, "--rdzv-token-file {}", token.error().message);
+  }
+  const char* const variable = std::getenv(kTokenVariable);
+  if (variable == nullptr || *variable == '\0') return Secret();
+  Result<Secret> token = parse_token(variable);
+  if (token) return token;
+  return make_error(Errc::kInvalidArgument, "{}: {}", kTokenVariable, token.error().message);
+}
+
 void forget_token_variable() {
   char* const value = std::getenv(kTokenVariable);
   if (value == nullptr) return;

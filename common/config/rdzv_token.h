@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,11 @@ Result<Secret> parse_token(std::string_view text);
 // anybody but its owner may read or write it (ssh's rule for keys), or if its owner is neither this
 // process's user nor root.
 Result<Secret> read_token_file(const std::string& path);
+
+// The token of a command's user: of `file`, the value of --rdzv-token-file, if it is there, else of
+// kTokenVariable; empty if neither is. The message of kInvalidArgument begins with the flag or the
+// variable.
+Result<Secret> find_token(const std::optional<std::string>& file);
 
 // Takes the token out of this process's environment, so that no child inherits it and the original
 // text is no longer in /proc/PID/environ. Call after it was read, while there is one thread.

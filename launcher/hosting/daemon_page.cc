@@ -22,9 +22,8 @@ std::optional<std::size_t> content_length(std::string_view head) {
   return length && *length <= kMaxBodyBytes ? length : std::nullopt;
 }
 
-}  // namespace
-
-Result<std::string> read_http_head(store::Socket& socket, TimePoint deadline) {
+// kProtocol if what comes is not the head of an HTTP answer.
+Result<std::string> read_head(store::Socket& socket, TimePoint deadline) {
   std::string head;
   while (!head.ends_with("\r\n\r\n")) {
     // Another protocol may never send an empty line, so the first letters decide.
@@ -39,6 +38,31 @@ Result<std::string> read_http_head(store::Socket& socket, TimePoint deadline) {
   return head;
 }
 
+}  // namespace
+
+Result<std::string> send_get(store::Socket& socket, std::string_view target, std::string_view name,
+                             std::string_view authorization, TimePoint deadline) {
+  std::string text =
+      fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", target, name);
+  if (!authorization.empty()) text += fmt::format("Authorization: {}\r\n", authorization);
+  const auto sent = socket.write_all(text + "\r\n", deadline);
+  if (!sent) return sent.error();
+  return read_head(socket, deadline);
+}
+
+Result<std::string> read_body(store::Socket& socket, std::string_view head, TimePoint deadline) {
+  const auto length = content_length(head);
+  if (!length) return make_error(Errc::kProtocol, "it does not say how long its answer is");
+  return socket.read_exactly(*length, deadline);
+}
+
+int http_status(std::string_view head) {
+  // "HTTP/1.1 200 OK"
+  const std::size_t space = head.find(' ');
+  if (space == std::string_view::npos) return 0;
+  return parse_whole_number<int>(head.substr(space + 1, 3), 0).value_or(0);
+}
+
 std::string http_field(std::string_view head, std::string_view name) {
   std::string lower(head);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -50,19 +74,12 @@ std::string http_field(std::string_view head, std::string_view name) {
 
 Result<std::optional<std::string>> get_page(store::Socket& socket, std::string_view path,
                                             std::string_view name, TimePoint deadline) {
-  const auto sent = socket.write_all(
-      fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", path, name),
-      deadline);
-  if (!sent) return sent.error();
-  const auto head = read_http_head(socket, deadline);
+  const auto head = send_get(socket, path, name, "", deadline);
   if (!head) return head.error();
-  const std::string status = head->substr(0, head->find("\r\n"));
-  if (status.find(" 404 ") != std::string::npos) return std::optional<std::string>();
-  if (status.find(" 200 ") == std::string::npos)
-    return make_error(Errc::kProtocol, "it answers {} to GET {}", status, path);
-  const auto length = content_length(*head);
-  if (!length) return make_error(Errc::kProtocol, "it does not say how long its answer is");
-  auto body = socket.read_exactly(*length, deadline);
+  const int status = http_status(*head);
+  if (status == 404) return std::optional<std::string>();
+  if (status != 200) return make_error(Errc::kProtocol, "it answers {} to GET {}", status, path);
+  auto body = read_body(socket, *head, deadline);
   if (!body) return body.error();
   return std::optional<std::string>(std::move(*body));
 }

@@ -15,10 +15,15 @@ namespace ddp::hosting {
 Result<std::optional<std::string>> get_page(store::Socket& socket, std::string_view path,
                                             std::string_view name, TimePoint deadline);
 
-// The head of an HTTP answer, up to and including the empty line. kProtocol if it is none.
-Result<std::string> read_http_head(store::Socket& socket, TimePoint deadline);
+// The halves of get_page(). The first returns the head of the answer, up to and including the empty
+// line. `authorization`: the value of that header; may be empty.
+Result<std::string> send_get(store::Socket& socket, std::string_view target, std::string_view name,
+                             std::string_view authorization, TimePoint deadline);
+Result<std::string> read_body(store::Socket& socket, std::string_view head, TimePoint deadline);
 // The value of a field of the head; `name` in lower case; empty if it is not there.
 std::string http_field(std::string_view head, std::string_view name);
+// The number in the first line of the head.
+int http_status(std::string_view head);
 
 // Likewise, a page of one line from the daemon at this port. Blocks for at most a second, plus the
 // look-up of the name.

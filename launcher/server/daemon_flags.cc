@@ -160,16 +160,11 @@ void read_max_connections(Reader& reader, const std::string& text, std::size_t d
 }
 
 void read_token(Reader& reader, const Texts& texts, Secret& out) {
-  const char* const variable = std::getenv(config::kTokenVariable);
-  if (texts.given.contains("rdzv-token-file")) {
-    Result<Secret> token = config::read_token_file(texts.token_file);
-    if (!token) return reader.refuse("--rdzv-token-file {}", token.error().message);
-    out = std::move(*token);
-  } else if (variable != nullptr && *variable != '\0') {
-    Result<Secret> token = config::parse_token(variable);
-    if (!token) return reader.refuse("{}: {}", config::kTokenVariable, token.error().message);
-    out = std::move(*token);
-  }
+  const bool has_file = texts.given.contains("rdzv-token-file");
+  Result<Secret> token =
+      config::find_token(has_file ? std::optional(texts.token_file) : std::nullopt);
+  if (!token) return reader.refuse("{}", token.error().message);
+  out = std::move(*token);
   if (out.empty()) return;
   if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
     reader.refuse("{}", crypto.error().message);

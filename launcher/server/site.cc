@@ -46,7 +46,8 @@ Site::Site(asio::io_context& io, const Secret& token, std::map<std::string, std:
 
 void Site::answer(const HttpRequest& request, const std::shared_ptr<HttpSession>& session) {
   const std::string& path = request.path;
-  if (path == "/" || path == "/trace" || path == "/live") {
+  // What a daemon tells of itself, and not of jobs, it tells also while it stands by.
+  if (path != "/metrics" && !pages_.contains(path)) {
     if (const auto place = sources_.elsewhere()) {
       HttpPage page = text_page("the coordinator is elsewhere\n");
       // A browser takes events only from where its page came from.

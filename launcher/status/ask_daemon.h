@@ -3,24 +3,42 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/result.h"
+#include "common/base/secret.h"
 #include "common/store/socket.h"
 
+// How commands ask the rendezvous daemon of a running job for its pages. Errors are exit_error, for
+// people.
 namespace ddp::status {
 
-// HOST or HOST:PORT of a rendezvous daemon (default port 29400); exit_error.
-Result<HostPort> parse_daemon(const std::string& text);
+struct Daemon {
+  HostPort endpoint;
+  Secret token;  // The job's; empty: none.
+};
 
-// A connection to the daemon; exit_error if nothing answers.
-Result<store::Socket> connect_daemon(const HostPort& endpoint, TimePoint deadline);
+// HOST or HOST:PORT of a rendezvous daemon (default port 29400).
+Result<HostPort> parse_daemon(const std::string& text);
 
 // The text as the value of a query in an address.
 std::string query_value(std::string_view text);
 
-// The body of the daemon's page at this path. Blocks for at most 10 s. Errors are exit_error, for
-// people: nothing answers there, or something else does.
-Result<std::string> ask_daemon(const HostPort& endpoint, std::string_view path);
+// An answer whose body has not been read.
+struct Answer {
+  store::Socket socket;
+  std::string head;
+  int status = 0;  // HTTP's: 200 if the page follows.
+};
+
+// Asks for a page. Proves that it knows the token if the daemon wants that, and follows a daemon
+// that stands by to the coordinator. Blocks for at most 10 s at each daemon. Fails if nothing
+// answers, if something else does, or if the token is missing or wrong.
+Result<Answer> ask(const Daemon& daemon, const std::string& target);
+
+// The body, within 10 s: the page, or why there is none.
+Result<std::string> body_of(Answer& answer);
+
+// A page that every daemon has.
+Result<std::string> ask_page(const Daemon& daemon, const std::string& target);
 
 }  // namespace ddp::status

@@ -11,7 +11,6 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
-#include "common/base/host_port.h"
 #include "common/terminal/terminal.h"
 #include "launcher/status/ask_daemon.h"
 
@@ -38,7 +37,7 @@ struct Request {
   bool help = false;
   bool json = false;
   bool watch = false;
-  HostPort endpoint;
+  Daemon daemon;  // Without a token: anybody may read the state of a job.
 };
 
 Result<Request> parse(const std::vector<std::string>& arguments) {
@@ -69,7 +68,7 @@ Result<Request> parse(const std::vector<std::string>& arguments) {
   }
   auto parsed = parse_daemon(endpoint);
   if (!parsed) return parsed.error();
-  line.endpoint = std::move(*parsed);
+  line.daemon.endpoint = std::move(*parsed);
   return line;
 }
 
@@ -102,9 +101,9 @@ void show(std::string_view text) {
 }
 
 // Returns when the daemon is gone.
-int watch(const HostPort& endpoint) {
+int watch(const Daemon& daemon) {
   for (bool first = true;; first = false) {
-    const auto page = ask_daemon(endpoint, "/status");
+    const auto page = ask_page(daemon, "/status");
     if (!page && !first) {
       fmt::print("The rendezvous is gone: the job is over, or another node has taken over.\n");
       return kExitSuccess;
@@ -128,8 +127,8 @@ std::optional<int> run_status_command(const std::vector<std::string>& arguments)
     std::fputs(kHelp, stdout);
     return kExitSuccess;
   }
-  if (line->watch) return watch(line->endpoint);
-  const auto page = ask_daemon(line->endpoint, "/status");
+  if (line->watch) return watch(line->daemon);
+  const auto page = ask_page(line->daemon, "/status");
   if (!page) return refuse(page.error());
   const auto text = tables_of(*page);
   if (!text) return refuse(text.error());

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
 #include "common/base/json_text.h"
+#include "common/config/rdzv_token.h"
 #include "common/terminal/terminal.h"
 #include "launcher/page/page_document.h"
 #include "launcher/status/ask_daemon.h"
@@ -33,22 +35,26 @@ using nlohmann::json;
 
 constexpr Duration kInterval{1'000};
 constexpr int kEscape = 27;
+constexpr const char* kTokenFlag = "--rdzv-token-file";
 constexpr const char* kHelp =
-    "ddp-run top HOST[:PORT]\n\nShows a running job in the terminal, once a second: curves, ranks, "
-    "what they wait for, rounds, checkpoints. HOST:PORT\nis the rendezvous' endpoint (default port "
-    "29400). A browser shows the same at http://HOST:PORT/.\n\nKeys: arrows choose a rank, Enter "
-    "shows its last lines, PageUp and PageDown scroll, j the next job, q ends.\n";
+    "ddp-run top HOST[:PORT] [--rdzv-token-file FILE]\n\nShows a running job in the terminal, once "
+    "a second: curves, ranks, what they wait for, rounds, checkpoints. HOST:PORT\nis the "
+    "rendezvous' endpoint (default port 29400). A browser shows the same at "
+    "http://HOST:PORT/.\n\n  --rdzv-token-file FILE  the job's token, to read what ranks have "
+    "written; or DDP_RDZV_TOKEN\n\nKeys: arrows choose a rank, Enter shows its last lines, PageUp "
+    "and PageDown scroll, j the next job, q ends.\n";
+constexpr const char* kUsage = "write ddp-run top HOST[:PORT] [--rdzv-token-file FILE]";
 
 class Top {
  public:
-  explicit Top(HostPort endpoint) : endpoint_(std::move(endpoint)) {}
+  explicit Top(Daemon daemon) : daemon_(std::move(daemon)) {}
 
   // The first answer, before the screen is taken.
-  Result<void> begin() { return ask(); }
+  Result<void> begin() { return update(); }
   void run();
 
  private:
-  Result<void> ask();
+  Result<void> update();
   void draw();
   void draw_job();
   void draw_lines(const std::vector<Line>& lines);
@@ -58,7 +64,7 @@ class Top {
   std::string output() const;
   const json* job() const;
 
-  HostPort endpoint_;
+  Daemon daemon_;
   json jobs_ = json::object();
   std::string lost_;  // Why the last question was not answered.
   std::size_t job_ = 0;
@@ -76,10 +82,10 @@ const json* Top::job() const {
   return nullptr;
 }
 
-Result<void> Top::ask() {
-  const auto status = ask_daemon(endpoint_, "/status");
+Result<void> Top::update() {
+  const auto status = ask_page(daemon_, "/status");
   if (!status) return status.error();
-  const auto history = ask_daemon(endpoint_, "/history");
+  const auto history = ask_page(daemon_, "/history");
   if (!history) return history.error();
   try {
     jobs_ = page::page_document(parse_json(*status).at("jobs"), parse_json(*history).at("jobs"))
@@ -153,13 +159,11 @@ std::string Top::output() const {
   const std::vector<Cell> cells = cells_of(*job());
   if (view_.marked >= cells.size() || cells[view_.marked].rank < 0) return "no rank is marked";
   const std::string id = query_value(job()->at("job_id").get<std::string>());
-  const auto page =
-      ask_daemon(endpoint_, fmt::format("/output?job={}&rank={}", id, cells[view_.marked].rank));
-  if (!page) {
-    return "There is no output: the rank does not run now, or the job has a token, or this is "
-           "another "
-           "machine and it has none. The page in a browser says which.";
-  }
+  auto asked = ask(daemon_, fmt::format("/output?job={}&rank={}", id, cells[view_.marked].rank));
+  if (!asked) return asked.error().message;
+  const auto page = body_of(*asked);
+  if (!page) return page.error().message;
+  if (asked->status != 200) return *page;  // Why there is none.
   const json answer = parse_json_or_discard(*page);
   if (!answer.is_object()) return "the answer is not readable";
   const std::string text = answer.value("out", "") + answer.value("err", "");
@@ -279,9 +283,32 @@ void Top::run() {
     if (key != ERR && !take_key(key)) break;
     if (Clock::now() < next) continue;
     next = Clock::now() + kInterval;
-    const auto asked = ask();
+    const auto asked = update();
     lost_ = asked ? "" : asked.error().message;
   }
+}
+
+Result<Daemon> parse(const std::vector<std::string>& arguments) {
+  std::string where;
+  std::optional<std::string> token_file;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word.starts_with(kTokenFlag + std::string("="))) {
+      token_file = word.substr(word.find('=') + 1);
+    } else if (word == kTokenFlag && i + 1 < arguments.size()) {
+      token_file = arguments[++i];
+    } else if (word.starts_with('-') || !where.empty()) {
+      return exit_error(kExitUsage, "{}: {}", word, kUsage);
+    } else {
+      where = word;
+    }
+  }
+  if (where.empty()) return exit_error(kExitUsage, "the rendezvous is missing; {}", kUsage);
+  auto endpoint = parse_daemon(where);
+  if (!endpoint) return endpoint.error();
+  auto token = config::find_token(token_file);
+  if (!token) return exit_error(kExitInvalidValue, "{}", token.error().message);
+  return Daemon{std::move(*endpoint), std::move(*token)};
 }
 
 int main(int argc, char** argv) {
@@ -294,14 +321,12 @@ int main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return kExitSuccess;
   }
-  if (arguments.size() != 1 || arguments[0].starts_with('-'))
-    return refuse(kExitUsage, "write ddp-run top HOST[:PORT]");
-  const auto endpoint = parse_daemon(arguments[0]);
-  if (!endpoint) return refuse(exit_code_of(endpoint.error()), endpoint.error().message);
+  auto daemon = parse(arguments);
+  if (!daemon) return refuse(exit_code_of(daemon.error()), daemon.error().message);
   if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDOUT_FILENO) == 0)
     return refuse(kExitUsage, "this is no terminal; ddp-run status prints once, or with --watch");
   std::setlocale(LC_ALL, "");
-  Top top(*endpoint);
+  Top top(std::move(*daemon));
   if (const auto begun = top.begin(); !begun)
     return refuse(exit_code_of(begun.error()), begun.error().message);
   top.run();

@@ -4,16 +4,14 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/host_port.h"
 #include "common/base/result.h"
-#include "common/base/secret.h"
+#include "launcher/status/ask_daemon.h"
 
 namespace ddp::trace {
 
 struct TraceRequest {
-  HostPort endpoint;
+  status::Daemon daemon;
   std::string job_id;  // Empty: the only job.
-  Secret token;        // Empty: none.
 };
 
 // Asks the daemon for the trace of a running job and passes on what comes. A daemon that stands by

@@ -61,20 +61,6 @@ struct Line {
   TraceRequest request;
 };
 
-Result<void> take_token(Line& line, const std::string& file) {
-  if (!file.empty()) {
-    auto token = config::read_token_file(file);
-    if (!token) return exit_error(kExitInvalidValue, "{}", token.error().message);
-    line.request.token = std::move(*token);
-  } else if (const char* text = std::getenv(config::kTokenVariable)) {
-    auto token = config::parse_token(text);
-    if (!token)
-      return exit_error(kExitInvalidValue, "{}: {}", config::kTokenVariable, token.error().message);
-    line.request.token = std::move(*token);
-  }
-  return {};
-}
-
 Result<Line> parse(const std::vector<std::string>& arguments) {
   Line line;
   std::string token_file;
@@ -112,7 +98,9 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
       return exit_error(kExitInvalidValue, "--steps {}: write a number of steps, from 1 on", steps);
     line.steps = *number;
   }
-  if (const auto taken = take_token(line, token_file); !taken) return taken.error();
+  auto token = config::find_token(token_file.empty() ? std::nullopt : std::optional(token_file));
+  if (!token) return exit_error(kExitInvalidValue, "{}", token.error().message);
+  line.request.daemon.token = std::move(*token);
   return line;
 }
 
@@ -217,7 +205,7 @@ Result<void> run(Line& line) {
   }
   auto endpoint = status::parse_daemon(line.where);
   if (!endpoint) return endpoint.error();
-  line.request.endpoint = std::move(*endpoint);
+  line.request.daemon.endpoint = std::move(*endpoint);
   return collect(line);
 }
 

@@ -102,6 +102,9 @@ TEST_F(DdpRunReplicas, TheNextCoordinatorKnowsTheRoundsBefore) {
   EXPECT_EQ(rounds[0].at("reason"), "first round");
   EXPECT_THAT(rounds[0].at("end").get<std::string>(), HasSubstr("lost")) << history;
   EXPECT_GE(rounds[1].at("began_ms"), rounds[0].at("ended_ms"));
+  const Finished status = run({bin("ddp-run"), "status", "127.0.0.1:" + std::to_string(port_)});
+  EXPECT_THAT(status.out, HasSubstr("job job (")) << status.err;
+  EXPECT_THAT(http_get(port_, "/metrics"), StartsWith("HTTP/1.1 200")) << "each daemon has its own";
   folder_.write("go", "");
   for (Process* node : {nodes[1], nodes[2], &again}) EXPECT_EQ(node->wait(), 0) << said();
 }

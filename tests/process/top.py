@@ -2,6 +2,7 @@
 """ddp-run top in tmux, at 80 and 200 columns, with a real job: top.py BIN_DIR [--pictures DIR]."""
 import argparse
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -20,17 +21,19 @@ WORKER = "import sys, time\nwhile True:\n  print('a line of rank', __import__('o
 
 def look(bin_dir, folder, pictures, node, port):
     for width, height in SIZES:
-        window = Tmux(folder, width, height, [str(bin_dir / "ddp-run"), "top", f"127.0.0.1:{port}"])
+        is_first = width == SIZES[0][0]
+        # What ranks have written needs the job's token.
+        proof = [] if is_first else ["--rdzv-token-file", str(folder / "token")]
+        window = Tmux(folder, width, height, [str(bin_dir / "ddp-run"), "top", f"127.0.0.1:{port}", *proof])
         try:
-            window.wait_for("seen", "running", "3 of 3 restarts left" if width == SIZES[0][0] else "2 of 3 restarts left", "rank 0 on ", "rounds",
-                            "arrows: rank")
+            window.wait_for("seen", "running", f"{3 if is_first else 2} of 3 restarts left", "rank 0 on ", "rounds", "arrows: rank")
             window.keys("Right")
             window.wait_for("rank 1 on ")
             window.keys("Enter")
-            window.wait_for("rank 1: last lines", "a line of rank 1")
+            window.wait_for("rank 1: last lines", "this job has a token; give it with" if is_first else "a line of rank 1")
             window.keys("Escape")
             window.wait_for("rank 1 on ")
-            if width == SIZES[0][0]:
+            if is_first:
                 os.kill(node.workers()[0], signal.SIGKILL)
                 window.wait_for("first failure, round 0: rank", "signal 9", "2 of 3")
             if pictures:
@@ -42,7 +45,8 @@ def look(bin_dir, folder, pictures, node, port):
 
 
 def it_says_what_is_wrong(bin_dir, port):
-    for words, status, text in (([], 2, "write ddp-run top HOST[:PORT]"), (["a", "b"], 2, "write ddp-run top"), ([f"127.0.0.1:{port}"], 2, "no terminal"),
+    for words, status, text in (([], 2, "the rendezvous is missing; write ddp-run top HOST[:PORT]"), (["a", "b"], 2, "b: write ddp-run top"), (["a", "--watch"], 2, "--watch: "),
+                                ([f"127.0.0.1:{port}", "--rdzv-token-file=/nowhere"], 64, "--rdzv-token-file /nowhere: "), ([f"127.0.0.1:{port}"], 2, "no terminal"),
                                 (["127.0.0.1:x"], 64, "127.0.0.1:x: ")):
         done = subprocess.run([str(bin_dir / "ddp-run"), "top", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         assert done.returncode == status and text in done.stderr, (words, done)
@@ -60,8 +64,10 @@ def main():
         folder = Path(name)
         it_says_what_is_wrong(bin_dir, port)
         (folder / "worker.py").write_text(WORKER)
+        (folder / "token").write_text(secrets.token_hex(32))
+        (folder / "token").chmod(0o600)
         node = jobs.Node([str(bin_dir / "ddp-run"), "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "seen",
-                          "--max-restarts", "3", "--max-no-progress", "0", "--no-python", sys.executable, str(folder / "worker.py")], folder / "node.log")
+                          "--rdzv-token-file", str(folder / "token"), "--max-restarts", "3", "--max-no-progress", "0", "--no-python", sys.executable, str(folder / "worker.py")], folder / "node.log")
         try:
             jobs.wait_until(lambda: b"a line" in node.log_path.read_bytes(), LIMIT_S, "a line of a worker")
             look(bin_dir, folder, args.pictures, node, port)

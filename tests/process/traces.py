@@ -102,8 +102,9 @@ def a_whole_job_is_traced_through_a_kill(folder):
     assert "not complete" not in nodes[0].tail(), nodes[0].tail()
     every_step_is_there([(e["args"]["rank"], e["args"]["round"], e["args"]["step"], 1) for e in spans_of(events, "step")])
     names = {event["name"].split(" (")[0] for event in events}
-    assert {"forward", "backward", "optimizer", "fill", "queue", "reduce", "all_reduce", "batch", "wait for other ranks", "checkpoint", "write",
-            "round 0", "round 1"} <= names, names
+    missing = {"forward", "backward", "optimizer", "fill", "queue", "reduce", "all_reduce", "batch", "wait for other ranks", "checkpoint", "write",
+               "round 0", "round 1"} - names
+    assert not missing, missing
     ends = [event["args"]["end"] for event in spans_of(events, "round")]
     assert "signal 9" in ends[0], ends
     if not trace_processor.is_there():

@@ -84,6 +84,20 @@ TEST_F(TokenFileTest, ThatIsNoneIsRefusedByName) {
               HasSubstr("too long"));
 }
 
+TEST_F(TokenFileTest, WinsOverTheVariable) {
+  const std::string good = write(std::string(kText) + "\n");
+  EXPECT_TRUE(find_token(std::nullopt).value().empty());
+  ::setenv(kTokenVariable, "", 1);
+  EXPECT_TRUE(find_token(std::nullopt).value().empty());
+  ::setenv(kTokenVariable, "short", 1);
+  EXPECT_THAT(find_token(std::nullopt).error().message,
+              testing::StartsWith("DDP_RDZV_TOKEN: a token has"));
+  EXPECT_EQ(find_token(good).value().reveal(), kText);
+  EXPECT_THAT(find_token("").error().message,
+              testing::StartsWith("--rdzv-token-file : cannot be read"));
+  ::unsetenv(kTokenVariable);
+}
+
 TEST(Token, LeavesTheEnvironmentAndItsMemory) {
   ::setenv(kTokenVariable, kText, 1);
   const char* const place = std::getenv(kTokenVariable);
