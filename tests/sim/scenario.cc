@@ -71,6 +71,7 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.with_reporting = (kinds & 2) != 0;
   scenario.with_reconfigurable = (kinds & 4) != 0;
   scenario.with_records = random.one_in(3);
+  scenario.with_replicas = scenario.with_records && !random.one_in(3);
   scenario.through_wire = random.one_in(16);
   if (random.one_in(16)) {
     // Long enough that a late node is found, and mostly with a spare for it.
@@ -119,7 +120,9 @@ std::string describe(const Scenario& scenario) {
       job.rules.max_no_progress, job.rules.scale_up_ms, job.progress_timeout_ms,
       scenario.with_plain ? " plain" : "", scenario.with_reporting ? " reporting" : "",
       scenario.with_reconfigurable ? " reconfigurable" : "",
-      scenario.with_records ? ", with records" : "",
+      scenario.with_replicas  ? ", with replicas"
+      : scenario.with_records ? ", with records"
+                              : "",
       scenario.with_straggler ? ", with a straggler" : "");
   for (const Fault& fault : scenario.faults) {
     text += fmt::format("  {:>6} ms: {}, for {} ms, status {}\n", fault.at.count(),

@@ -48,7 +48,9 @@ struct Scenario {
   bool with_reporting = false;
   bool with_reconfigurable = false;
   bool with_records = false;  // The coordinator's record of the job outlives it.
-  bool obliging = false;      // Workers do at once what they are told.
+  // Of records: ddp-runs keep them. One of these coordinates, and may end with the coordinator.
+  bool with_replicas = false;
+  bool obliging = false;  // Workers do at once what they are told.
   int nproc_max = 3;
   bool with_straggler = false;  // The first node computes three times as long as the others.
   std::vector<Fault> faults;

@@ -58,7 +58,7 @@ TEST(Simulation, EveryHistoryKeepsTheRules) {
         "node stops with parked workers", "worker goes on in another round", "parked worker ends",
         "hung worker found", "node comes back with its rank", "ends for lack of progress",
         "collective fails by itself", "round changes for a node", "ends before the first step",
-        "rank is late", "spare replaces a late node"}) {
+        "rank is late", "spare replaces a late node", "ddp-run ends with its coordinator"}) {
     EXPECT_GT(events[event], static_cast<int>(options.count / 1'000)) << event;
   }
 }
@@ -73,6 +73,7 @@ TEST(Simulation, ACoordinatorThatComesBackInTimeCostsNothing) {
     scenario.job.coordinator_timeout_ms = 20'000;
     scenario.job.rules.join_timeout_ms = 40'000;
     scenario.with_node_ranks = false;
+    scenario.with_replicas = false;
     scenario.node_starts.assign(static_cast<std::size_t>(scenario.job.rules.max_nodes),
                                 Duration{0});
     scenario.work = Duration{10'000};

@@ -11,6 +11,7 @@
 
 #include "agent/core/agent_core.h"
 #include "launcher/rendezvous/rendezvous_core.h"
+#include "launcher/rendezvous/silence.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/random.h"
@@ -117,6 +118,7 @@ class Simulation {
   // ---- the coordinator and the network ----
   void start_coordinator();
   void crash_coordinator(Duration outage);
+  void lose_predecessor();
   void feed_coordinator(std::vector<rendezvous::Action> actions);
   void carry_out(const rendezvous::SendTo& action);
   void carry_out(const rendezvous::CloseConnection& action);
@@ -203,6 +205,11 @@ class Simulation {
   std::vector<Worker> workers_;
   std::map<WorldKey, World> worlds_;
   std::optional<rendezvous::JobRecord> record_;
+  struct Predecessor {
+    NodeId node_id;
+    rendezvous::Silence silence;
+  };
+  std::optional<Predecessor> predecessor_;     // What the next coordinator knows of the last one.
   std::int64_t saved_step_ = -1;               // The newest checkpoint on disk.
   std::map<WorldKey, std::int64_t> all_have_;  // The last step that all workers had committed.
   int starts_to_come_ = 0;  // Nodes, agents and coordinators that are on their way.

@@ -10,6 +10,8 @@ namespace {
 
 // A core whose deadline stays in the past after a tick would spin for ever.
 constexpr int kIdleTicksMax = 20;
+// A ddp-run whose connection has closed has ended, unless it is heard within this time.
+constexpr Duration kBearable{300};
 
 template <typename Message, typename Decode>
 Message through_wire(const Message& message, Decode decode, Checker& checker) {
@@ -23,7 +25,13 @@ Message through_wire(const Message& message, Decode decode, Checker& checker) {
 void Simulation::start_coordinator() {
   ++life_;
   log(fmt::format("coordinator {} starts", life_));
-  coordinator_ = std::make_unique<rendezvous::RendezvousCore>();
+  rendezvous::CoreOptions options;
+  if (predecessor_) {
+    options.silence_of = [before = *predecessor_](const NodeId& node_id) {
+      return node_id == before.node_id ? std::optional(before.silence) : std::nullopt;
+    };
+  }
+  coordinator_ = std::make_unique<rendezvous::RendezvousCore>(std::move(options));
   coordinator_wake_.reset();
   if (scenario_.with_records && record_) coordinator_->restore(queue_.now(), *record_);
 }
@@ -38,7 +46,26 @@ void Simulation::crash_coordinator(Duration outage) {
     connection.coordinator_open = false;
     close_for_agent(id, random_.ms(0, 50));
   }
-  if (outage > Duration{0}) queue_.after(outage, [this] { start_coordinator(); });
+  predecessor_.reset();
+  if (outage == Duration{0}) return;
+  if (scenario_.with_replicas) lose_predecessor();
+  queue_.after(outage, [this] { start_coordinator(); });
+}
+
+// The ddp-run that coordinated ends with its coordinator, or has only lost its office; the next one
+// has heard which.
+void Simulation::lose_predecessor() {
+  const std::vector<int> live = live_agents();
+  if (live.empty()) return;
+  const int id = live[static_cast<std::size_t>(random_.between(0, std::ssize(live) - 1))];
+  const int node = agents_[static_cast<std::size_t>(id)].node;
+  predecessor_ = {.node_id = nodes_[static_cast<std::size_t>(node)].spec.node_id,
+                  .silence = {.since = queue_.now()}};
+  if (random_.one_in(2)) return;
+  log(fmt::format("with the ddp-run of node {}", node));
+  ++events_["ddp-run ends with its coordinator"];
+  predecessor_->silence.lost_from = queue_.now() + kBearable;
+  kill_ddp_run(id, random_.one_in(2) ? Duration{0} : random_.ms(100, 3'000));
 }
 
 void Simulation::feed_coordinator(std::vector<rendezvous::Action> actions) {
