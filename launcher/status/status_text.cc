@@ -107,8 +107,8 @@ std::string job_text(const json& job) {
     out += fmt::format("  waiting for: {}\n", field_text(job, "waiting_for"));
   }
   if (const auto failure = job.find("first_failure"); failure != job.end()) {
-    out += fmt::format("  first failure: round {}: {}\n", failure->at("round").get<std::int64_t>(),
-                       field_text(*failure, "text"));
+    out += fmt::format("  first failure of round {}: {}\n",
+                       failure->at("round").get<std::int64_t>(), field_text(*failure, "text"));
     if (failure->contains("log_path")) {
       out += fmt::format("  its log: {}\n", field_text(*failure, "log_path"));
     }

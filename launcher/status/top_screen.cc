@@ -145,7 +145,7 @@ void add_failure(std::vector<Line>& lines, const json& job, int width) {
   const auto failure = job.find("first_failure");
   if (failure == job.end()) return;
   add_wrapped(lines,
-              fmt::format("first failure, round {}: {}", failure->at("round").get<int>(),
+              fmt::format("first failure of round {}: {}", failure->at("round").get<int>(),
                           field_text(*failure, "text")),
               width, Style::kBad, 3);
 }

@@ -82,6 +82,7 @@ def it_shows_a_loss_and_what_it_cost(t):
     os.kill(t.nodes[1].workers()[0], signal.SIGKILL)
     w.wait_for("!document.getElementById('failure').hidden")
     assert "signal 9 (SIGKILL)" in w.text("#failure-text"), w.text("#failure-text")
+    assert w.text("#failure-title") == "First failure of round 0", w.text("#failure-title")
     w.wait_for(f"{rows}.length === 2 && /^\\d.* m?s$/.test(document.querySelectorAll('#rounds tbody tr')[1].cells[4].innerText)")
     assert "99 of 100" in w.text("#facts"), w.text("#facts")
     t.nodes[1].kill()

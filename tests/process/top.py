@@ -35,7 +35,7 @@ def look(bin_dir, folder, pictures, node, port):
             window.wait_for("rank 1 on ")
             if is_first:
                 os.kill(node.workers()[0], signal.SIGKILL)
-                window.wait_for("first failure, round 0: rank", "signal 9", "2 of 3")
+                window.wait_for("first failure of round 0: rank", "signal 9", "2 of 3")
             if pictures:
                 (pictures / f"top{width}.txt").write_text(window.call("capture-pane", "-p", "-e"), encoding="utf-8")
             window.keys("q")

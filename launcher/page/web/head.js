@@ -85,5 +85,6 @@ function showFailure(job) {
   document.getElementById('failure').hidden = !failure;
   if (!failure) return;
   const log = failure.log_path ? ` Its log is ${failure.log_path}.` : '';
-  setText(document.getElementById('failure-text'), `Round ${failure.round}: ${failure.text}.${log}`);
+  setText(document.getElementById('failure-title'), `First failure of round ${failure.round}`);
+  setText(document.getElementById('failure-text'), `${failure.text}.${log}`);
 }

@@ -25,7 +25,7 @@ function checkpointState(checkpoint) {
 }
 
 function showCheckpoints(job) {
-  const checkpoints = Object.values(job.checkpoints || {}).sort((a, b) => b.written_ms - a.written_ms).slice(0, CHECKPOINT_ROWS);
+  const checkpoints = Object.values(job.checkpoints || {}).sort((a, b) => b.written_ms - a.written_ms || b.step - a.step).slice(0, CHECKPOINT_ROWS);
   document.getElementById('saves').hidden = checkpoints.length === 0;
   showTable('checkpoints', [['Step', 'number'], ['Written after', 'number'], ['Size', 'number'], ['Took', 'number'], ['State', 'text']],
     checkpoints.map(each => [number(each.step), shortDuration(each.written_ms), size(each.bytes), duration(each.seconds * 1000), checkpointState(each)]));

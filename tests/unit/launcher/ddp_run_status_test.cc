@@ -29,7 +29,7 @@ TEST(StatusText, IsATable) {
   EXPECT_EQ(
       status_text(kPage).value(),
       "job mnist (train.py): running, round 2, 8 workers, 2 to 4 nodes, 1 of 3 restarts used\n"
-      "  first failure: round 1: rank 1 on n2 failed: signal 9 (SIGKILL)\n"
+      "  first failure of round 1: rank 1 on n2 failed: signal 9 (SIGKILL)\n"
       "  its log: /logs/rank_1.err\n"
       "  late: rank 3 (n1) computes 212.4 ms a step, the others 101 ms (median), for 1:21\n"
       "  NODE  HOST         ADDRESS   RANKS  STATE     STEP     STEP/S  ETA   SAMPLES/S  LOSS    "

@@ -57,7 +57,7 @@ TEST(TopScreen, HasEverythingThatThePageHas) {
               HasSubstr("0:08 elapsed · round 1 · 4 workers · 2 of 3 restarts left · 1 failures · "
                         "step 90 of 200 · 1:02 left"));
   for (const char* part :
-       {"first failure, round 0: rank 2 on b failed: signal 9 (SIGKILL)", "1 (1 to 5)",
+       {"first failure of round 0: rank 2 on b failed: signal 9 (SIGKILL)", "1 (1 to 5)",
         "rank 0 on a (10.0.0.1), in_round, step 90", "a: rank 0 has waited 2.0 s in all_reduce #4",
         "  1 after 0:05, 4 workers, steps 45 to 90: runs",
         "  0 after 0:00, 4 workers, steps 0 to 50: rank 2 on b failed (cost 500 ms)",
