@@ -121,6 +121,7 @@ std::shared_ptr<Worker> RoundProcesses::take_waiting(std::vector<std::shared_ptr
 
 std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::RoundStart& round) {
   DDP_CHECK(!memory_, "round {} starts on top of round {}", round.round, round_);
+  writers_.ranks_lost(round.lost_round, round.lost_ranks);
   starting_ = true;
   reap();
   starting_ = false;
@@ -254,7 +255,7 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
 
 void RoundProcesses::take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot) {
   const std::weak_ptr<Worker> source = worker.weak_from_this();
-  writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
+  writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), round_, snapshot,
                   worker.take_descriptors(),
                   [this, source, round = round_, step = snapshot.step,
                    rank = first_rank_ + worker.local_rank()](const wire::SnapshotWritten& written) {

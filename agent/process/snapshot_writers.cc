@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "agent/process/process_watch.h"
@@ -131,7 +133,9 @@ struct SnapshotWriters::Job {
   UniqueFd out = {};
   UniqueFd err = {};
   std::optional<LifeSigns> life = {};
-  UniqueFd round = {};     // The end of its round's pipe that reads.
+  Round round = kNoRound;  // In which it began.
+  std::string news = {};   // Lines about that round, for its writer.
+  UniqueFd news_to = {};   // The end of the writer's pipe to which they go.
   double told_at = 0;      // How long a call had stood when people were told last.
   int looks_at_end = 0;    // Looks that have found it alive after it said that it gives up.
   std::string fault = {};  // Why it failed: its last writer only tells rank 0. Empty: it has not.
@@ -174,7 +178,7 @@ std::string SnapshotWriters::held_writers(int worker) const {
   return "";
 }
 
-void SnapshotWriters::submit(int worker, const std::string& name,
+void SnapshotWriters::submit(int worker, const std::string& name, Round round,
                              const wire::SubmitSnapshot& snapshot,
                              std::vector<UniqueFd> descriptors, Reply reply) {
   if (std::string why = refusal(worker, snapshot, descriptors); !why.empty()) {
@@ -187,12 +191,8 @@ void SnapshotWriters::submit(int worker, const std::string& name,
   Job& job =
       jobs_.emplace_back(Job{worker, name, snapshot, std::move(reply), std::move(descriptors[0])});
   if (snapshot.locked) job.lock = std::move(descriptors[1]);
-  if (int ends[2]; !round_reading_ && ::pipe2(ends, O_CLOEXEC) == 0) {
-    round_reading_ = UniqueFd(ends[0]);
-    round_writing_ = UniqueFd(ends[1]);
-  }
+  job.round = round;
   job.fault = held_writers(worker);
-  job.round = UniqueFd(::fcntl(round_reading_.get(), F_DUPFD_CLOEXEC, 0));
   if (jobs_.size() == 1) timer_.after(settings_.look, [this] { look_after(); });
   events_.on_count(under_way());
   start_next(worker);
@@ -217,9 +217,13 @@ void SnapshotWriters::run(JobPlace job) {
     request.command.insert(request.command.end(), {"--lock-fd", std::to_string(job->lock.get())});
     request.inherited_fds.push_back(job->lock.get());
   }
-  if (job->round) {
-    request.command.insert(request.command.end(), {"--round-fd", std::to_string(job->round.get())});
-    request.inherited_fds.push_back(job->round.get());
+  UniqueFd news_from;
+  if (int ends[2]; ::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) {
+    news_from = UniqueFd(ends[0]);
+    job->news_to = UniqueFd(ends[1]);
+    tell(*job, "");
+    request.command.insert(request.command.end(), {"--round-fd", std::to_string(ends[0])});
+    request.inherited_fds.push_back(ends[0]);
   }
   if (!job->fault.empty()) {
     request.command.insert(request.command.end(), {"--give-up", job->fault});
@@ -247,9 +251,26 @@ std::vector<pid_t> SnapshotWriters::pids() const {
   return all;
 }
 
+// A writer that starts again is told all once more.
+void SnapshotWriters::tell(Job& job, const std::string& line) {
+  const std::string& text = line.empty() ? job.news : line;
+  job.news += line;
+  // The pipe is empty, or has a line. What has no room is not told: then its writer waits.
+  if (job.news_to && text.size() <= PIPE_BUF)
+    (void)!::write(job.news_to.get(), text.data(), text.size());
+}
+
 void SnapshotWriters::round_ended() {
-  round_reading_.reset();
-  round_writing_.reset();
+  for (Job& job : jobs_) {
+    if (job.news.empty()) tell(job, "over\n");
+  }
+}
+
+void SnapshotWriters::ranks_lost(Round round, const std::vector<Rank>& ranks) {
+  for (Job& job : jobs_) {
+    if (job.round == round && !ranks.empty())
+      tell(job, fmt::format("lost {}\n", fmt::join(ranks, " ")));
+  }
 }
 
 SnapshotWriters::JobPlace SnapshotWriters::find(pid_t pid) {

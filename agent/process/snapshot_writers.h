@@ -13,6 +13,7 @@
 
 #include "agent/process/process_watch.h"
 #include "common/base/clock.h"
+#include "common/base/ids.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
 #include "common/process/life_signs.h"
@@ -61,15 +62,18 @@ class SnapshotWriters {
   int limit() const { return settings_.program.empty() ? 0 : kPerWorker; }
 
   // `descriptors`: its memory (a memfd with F_SEAL_SHRINK) and, where `snapshot.locked`, the lock.
-  // `worker`: a number that is unique among workers. `name`: for messages. A snapshot that cannot
-  // be accepted is refused through `reply`, from inside this call. If the worker is gone, the
-  // outcome is printed.
-  void submit(int worker, const std::string& name, const wire::SubmitSnapshot& snapshot,
-              std::vector<UniqueFd> descriptors, Reply reply);
+  // `worker`: a number that is unique among workers. `name`: for messages. `round`: in which the
+  // save began. A snapshot that cannot be accepted is refused through `reply`, from inside this
+  // call. If the worker is gone, the outcome is printed.
+  void submit(int worker, const std::string& name, Round round,
+              const wire::SubmitSnapshot& snapshot, std::vector<UniqueFd> descriptors, Reply reply);
   int under_way() const { return static_cast<int>(jobs_.size()); }
   // The round is over, so a node may be gone: rank 0's writer no longer waits for those that are
   // silent.
   void round_ended();
+  // These ranks of that round were lost with their nodes: rank 0's writer does not wait for their
+  // shares at all.
+  void ranks_lost(Round round, const std::vector<Rank>& ranks);
   // The writers' processes, also those that were given up and still live.
   std::vector<pid_t> pids() const;
   // Kills the writers. What they were writing is lost; earlier checkpoints are not.
@@ -91,6 +95,7 @@ class SnapshotWriters {
   std::string held_writers(int worker) const;
   void finish(JobPlace job, wire::SnapshotWritten written);
   void fail(JobPlace job, const std::string& why);
+  static void tell(Job& job, const std::string& line);
   void tell_people(const Job& job, const wire::SnapshotWritten& written) const;
   void look_after();
 
@@ -105,9 +110,6 @@ class SnapshotWriters {
     std::shared_ptr<ProcessWatch> end = {};
   };
   std::map<pid_t, Left> left_;
-  // A pipe that ends with the round. Writers inherit the end that reads.
-  UniqueFd round_reading_;
-  UniqueFd round_writing_;
   net::Timer timer_;
 };
 

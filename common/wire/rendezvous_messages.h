@@ -242,6 +242,10 @@ struct RoundStart {
   // A random number from which agents make the key of the workers' connections between nodes
   // (agent/process/link_key.h). Empty in a job without token and TLS.
   std::string link_nonce{};
+  // Ranks of an earlier round whose nodes were lost: what they were writing will not be finished.
+  // Empty if there are very many.
+  Round lost_round = kNoRound;
+  std::vector<Rank> lost_ranks{};
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 

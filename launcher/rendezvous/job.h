@@ -320,6 +320,7 @@ class Job {
   Duration longest_wait() const;
   void start_round();
   void begin_round(Round number, std::vector<Member> members);
+  std::vector<Rank> lost_ranks() const;
   void send_spares(const std::vector<const Node*>& nodes, const std::string& text);
   std::string spare_text() const;
   bool all_previous_are_in() const;

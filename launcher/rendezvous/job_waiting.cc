@@ -13,6 +13,8 @@ namespace {
 
 // Limit of the names in a message, because every node gets that message.
 constexpr std::size_t kHostsMax = 64;
+// Limit of the lost ranks in a message, so that an agent can pass them on in one line.
+constexpr std::size_t kLostRanksTold = 512;
 // How long a round waits for lost nodes of the round before.
 constexpr Duration kReturnGrace{1'000};
 // Larger jobs do not announce every change at once, because nodes come in thousands.
@@ -111,6 +113,18 @@ void Job::begin_round(Round number, std::vector<Member> members) {
                        phase_ == Phase::kRecovering ? "" : next_start_.reason);
 }
 
+// Of the last round. A node that came back as another one has lost its processes, too.
+std::vector<Rank> Job::lost_ranks() const {
+  std::vector<Rank> lost;
+  for (const Member& member : round_.members) {
+    if (member.presence != Member::Presence::kLost || nodes_.contains(member.info.node_id))
+      continue;
+    for (int i = 0; i < member.info.nproc; ++i) lost.push_back(member.info.first_rank + i);
+  }
+  if (lost.size() > kLostRanksTold) lost.clear();
+  return lost;
+}
+
 void Job::start_round() {
   if (!charge_lost_coordinator()) return;
   leave_out_failing();
@@ -152,9 +166,11 @@ void Job::start_round() {
     infos.push_back(member.info);
     members.push_back(std::move(member));
   }
+  wire::RoundStart start;
+  start.lost_round = round_.number;
+  start.lost_ranks = lost_ranks();
   begin_round(next_round_++, std::move(members));
   round_.is_restart = next_start_.is_charged;
-  wire::RoundStart start;
   start.round = round_.number;
   start.restarts = budget_.restarts();
   start.max_restarts = rules_.max_restarts;

@@ -42,6 +42,12 @@ class PartsWait {
       if (auto complete = look_at(*names); !complete || *complete) {
         return complete ? Result<void>() : complete.error();
       }
+      if (const auto lost = missing_and_lost(); !lost.empty()) {
+        return make_error(
+            Errc::kAborted,
+            "the nodes of {} of {} ranks were lost before their shares were written (rank {})",
+            lost.size(), plan_.world_size, some_of(lost));
+      }
       if (silent_ >= patience()) return timed_out();
       if (auto waited = time_.wait(poll); !waited) return waited;
     }
@@ -64,6 +70,20 @@ class PartsWait {
     if (present != names_ || contents_changed(present)) silent_ = 0s;
     names_ = std::move(present);
     return missing_.empty();
+  }
+
+  std::vector<Rank> missing_and_lost() const {
+    std::vector<Rank> lost;
+    if (!options_.lost_ranks) return lost;
+    std::ranges::set_intersection(missing_, options_.lost_ranks(), std::back_inserter(lost));
+    return lost;
+  }
+
+  static std::string some_of(const std::vector<Rank>& ranks) {
+    const auto named = std::min(ranks.size(), kRanksNamed);
+    return fmt::format("{}{}",
+                       fmt::join(ranks.begin(), ranks.begin() + static_cast<long>(named), ", "),
+                       named < ranks.size() ? ", ..." : "");
   }
 
   std::chrono::milliseconds patience() const {
@@ -93,18 +113,16 @@ class PartsWait {
   }
 
   Error timed_out() const {
-    const auto named = std::min(missing_.size(), kRanksNamed);
     std::string last_words;
     for (const auto& [rank, text] : lives_) {
       if (!text.empty()) last_words += fmt::format("; rank {} said last: {}", rank, text);
     }
     return make_error(
         Errc::kTimeout,
-        "nothing came from {} of {} ranks for {} ms (rank {}{}): their writers have ended or do "
-        "not see {}{}",
-        missing_.size(), plan_.world_size, patience().count(),
-        fmt::join(missing_.begin(), missing_.begin() + static_cast<long>(named), ", "),
-        named < missing_.size() ? ", ..." : "", folder_.path(), last_words);
+        "nothing came from {} of {} ranks for {} ms (rank {}): their writers have ended or do not "
+        "see {}{}",
+        missing_.size(), plan_.world_size, patience().count(), some_of(missing_), folder_.path(),
+        last_words);
   }
 
   SaveFolder& folder_;

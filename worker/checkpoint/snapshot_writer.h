@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct WriterOptions {
   // and a silent writer waits for its disk: the publisher waits for SnapshotPlan::timeout. Empty:
   // it is over. Any thread.
   std::function<bool()> round_lasts = {};
+  // Ranks whose nodes are lost: the publisher gives up at once when a part of theirs is missing.
+  // May be empty.
+  std::function<std::set<Rank>()> lost_ranks = {};
   // Called from a thread of its own about once a second while one system call does not return.
   // If it is not empty, the writer also says in the folder that it lives. Empty for file systems
   // that must be used by one thread.

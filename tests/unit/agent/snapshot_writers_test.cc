@@ -63,7 +63,7 @@ class SnapshotWritersTest : public testing::Test {
 
   void submit(int worker, const std::string& id, std::vector<UniqueFd> descriptors,
               bool locked = false, std::int64_t bytes = 5) {
-    writers_->submit(worker, fmt::format("local rank {}", worker), {id, 7, bytes, locked},
+    writers_->submit(worker, fmt::format("local rank {}", worker), 3, {id, 7, bytes, locked},
                      std::move(descriptors), [this](const wire::SnapshotWritten& written) {
                        answers_.push_back(written);
                        return there_;
@@ -257,7 +257,7 @@ TEST_F(SnapshotWritersTest, AWriterThatGivesUpButIsHeldIsLeft) {
 TEST_F(SnapshotWritersTest, AWriterLearnsThatTheRoundIsOver) {
   make(
       "while [ $1 != --round-fd ]; do shift; done\necho up > $DIR/up\n"
-      "cat /dev/fd/$2 && echo over > $DIR/over\n" +
+      "read line < /dev/fd/$2 && echo $line > $DIR/over\n" +
       std::string(kSucceed));
   submit(1, "a", list(image("image")));
   ASSERT_TRUE(has_file("up"));
@@ -265,6 +265,22 @@ TEST_F(SnapshotWritersTest, AWriterLearnsThatTheRoundIsOver) {
   writers_->round_ended();
   ASSERT_TRUE(answered(1));
   EXPECT_EQ(dir_.read("over"), "over\n");
+}
+
+TEST_F(SnapshotWritersTest, AWriterLearnsWhichRanksAreLostAlsoWhenItStartsAgain) {
+  make(
+      "while [ $1 != --round-fd ]; do shift; done\n"
+      "if [ ! -f $DIR/up ]; then echo up > $DIR/up; head -n 2 /dev/fd/$2; kill -9 $$; fi\n"
+      "head -n 2 /dev/fd/$2 > $DIR/news\n" +
+      std::string(kSucceed));
+  submit(1, "a", list(image("image")));
+  ASSERT_TRUE(has_file("up"));
+  writers_->ranks_lost(2, {0});  // Of another round.
+  writers_->round_ended();
+  writers_->round_ended();
+  writers_->ranks_lost(3, {4, 5});
+  ASSERT_TRUE(answered(1));
+  EXPECT_EQ(dir_.read("news"), "over\nlost 4 5\n");
 }
 
 TEST_F(SnapshotWritersTest, AWriterThatWaitsAndLooksAgainIsNotGivenUp) {

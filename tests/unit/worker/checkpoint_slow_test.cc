@@ -83,6 +83,27 @@ TEST_F(CheckpointPatience, OnceTheRoundIsOverASilentWriterMayBeGone) {
   EXPECT_LT(seconds(), 32);
 }
 
+TEST_F(CheckpointPatience, ForAShareThatIsLostWithItsNodeNobodyWaits) {
+  on_time_ = [this](std::chrono::nanoseconds time) { round_lasts_ = time < 3s; };
+  options_.lost_ranks = [this] {
+    return round_lasts_ ? std::set<Rank>() : std::set<Rank>{0, 1, 7};
+  };
+  const auto written = publish();
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, Errc::kAborted);
+  EXPECT_EQ(written.error().message,
+            "the nodes of 1 of 2 ranks were lost before their shares were written (rank 1)");
+  EXPECT_GE(seconds(), 3);
+  EXPECT_LT(seconds(), 4);
+}
+
+TEST_F(CheckpointPatience, AShareThatIsThereIsNotLost) {
+  round_lasts_ = false;
+  options_.lost_ranks = [] { return std::set<Rank>{1}; };
+  ASSERT_TRUE(write_snapshot(files_, share_of(save_, 1).live()));
+  EXPECT_TRUE(publish());
+}
+
 TEST_F(CheckpointPatience, OneThatSaysThatItLivesIsWaitedForAllTheSame) {
   round_lasts_ = false;
   const test::SampleShare share = share_of(save_, 1);

@@ -119,6 +119,22 @@ TEST_F(CheckpointWrite, PublishesWhatSeveralProcessesWrite) {
   EXPECT_EQ(std::filesystem::read_symlink(folder_ + "/latest"), "step-0000000007");
 }
 
+TEST_F(CheckpointWrite, HearsOverAPipeThatARankIsLost) {
+  const SnapshotMemory memory = snapshot_of(share_of(save_of(7, 2), 0));
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reads(ends[0]);
+  const UniqueFd writes(ends[1]);
+  auto words = command(memory.fd());
+  words.insert(words.end(), {"--round-fd", std::to_string(reads.get())});
+  Process writer(words, keeping({memory.fd(), reads.get()}));
+  for (const std::string text : {"over\nlo", "st 1\n"})
+    ASSERT_EQ(::write(writes.get(), text.data(), text.size()), std::ssize(text));
+  EXPECT_EQ(writer.wait(), kExitCheckpointFailed);
+  EXPECT_THAT(json::parse(writer.out()).at("error").get<std::string>(), HasSubstr("(rank 1)"));
+  EXPECT_THAT(writer.out(), HasSubstr("were lost before"));
+}
+
 TEST_F(CheckpointWrite, RefusesWhatIsNoSnapshot) {
   const auto bare = test::run(command(99));
   EXPECT_EQ(bare.status, kExitUsage);

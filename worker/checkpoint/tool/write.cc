@@ -3,10 +3,18 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <memory>
+#include <set>
+#include <sstream>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
+#include "common/base/ids.h"
 #include "common/base/json_text.h"
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/directory.h"
@@ -30,9 +38,11 @@ const char kWriteHelp[] =
     "does no harm at any point.\n"
     "  --part-timeout  how long rank 0 waits while nothing new comes from the other ranks (default "
     "10)\n"
-    "  --round-fd      the reading end of a pipe: until its other end is closed, rank 0 waits as "
-    "long as\n"
-    "                  the save may take\n"
+    "  --round-fd      the reading end of a pipe: until the line \"over\", or until its other end "
+    "is closed,\n"
+    "                  rank 0 waits as long as the save may take. For the ranks of a line \"lost 2 "
+    "3\" it\n"
+    "                  does not wait at all\n"
     "  --give-up       only tells rank 0 that this rank's share will not come, and why\n"
     "Prints one line, {\"ok\":true,\"path\":..,\"bytes\":..,\"seconds\":..,\"warnings\":[..]} or\n"
     "{\"ok\":false,\"error\":..}; before it, once a second while a system call does not return,\n"
@@ -93,10 +103,50 @@ int say_failure(const Error& error, int status, std::ostream& out) {
   return say({{"ok", false}, {"error", error.message}}, status, out);
 }
 
-bool is_hung_up(int fd) {
-  pollfd end{fd, 0, 0};
-  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
-}
+// What the agent tells of the save's round, over a pipe.
+class RoundNews {
+ public:
+  explicit RoundNews(int fd) : fd_(fd) {}
+
+  bool lasts() {
+    read();
+    return !is_over_;
+  }
+  std::set<Rank> lost_ranks() {
+    read();
+    return lost_;
+  }
+
+ private:
+  void read() {
+    pollfd end{fd_, POLLIN, 0};
+    while (!is_closed_ && ::poll(&end, 1, 0) > 0) {
+      char bytes[PIPE_BUF];
+      const ssize_t count = ::read(fd_, bytes, sizeof bytes);
+      if (count < 0 && errno == EINTR) continue;
+      is_closed_ = count <= 0;
+      text_.append(bytes, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    }
+    is_over_ = is_over_ || is_closed_;
+    for (std::size_t end_of_line = 0; (end_of_line = text_.find('\n')) != std::string::npos;) {
+      take(text_.substr(0, end_of_line));
+      text_.erase(0, end_of_line + 1);
+    }
+  }
+  void take(const std::string& line) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word == "over") is_over_ = true;
+    for (Rank rank = 0; word == "lost" && words >> rank;) lost_.insert(rank);
+  }
+
+  const int fd_;
+  std::string text_;
+  bool is_closed_ = false;
+  bool is_over_ = false;
+  std::set<Rank> lost_;
+};
 
 // Another thread stands in the call. If the kernel does not let go of it, it outlives _exit(), but
 // the agent has read what was said.
@@ -143,7 +193,9 @@ int run_write(const std::vector<std::string>& arguments, std::ostream& out, std:
                        out);
   }
   if (parsed->round_fd >= 0) {
-    parsed->options.round_lasts = [fd = parsed->round_fd] { return !is_hung_up(fd); };
+    const auto news = std::make_shared<RoundNews>(parsed->round_fd);
+    parsed->options.round_lasts = [news] { return news->lasts(); };
+    parsed->options.lost_ranks = [news] { return news->lost_ranks(); };
   }
   parsed->options.on_standing = [&out, limit = snapshot->plan.timeout](const StandingCall& call) {
     tell_standing(call, limit, out);
