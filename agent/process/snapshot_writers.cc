@@ -221,7 +221,7 @@ void SnapshotWriters::run(JobPlace job) {
   if (int ends[2]; ::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) {
     news_from = UniqueFd(ends[0]);
     job->news_to = UniqueFd(ends[1]);
-    tell(*job, "");
+    send_news(*job, job->news);
     request.command.insert(request.command.end(), {"--round-fd", std::to_string(ends[0])});
     request.inherited_fds.push_back(ends[0]);
   }
@@ -253,9 +253,12 @@ std::vector<pid_t> SnapshotWriters::pids() const {
 
 // A writer that starts again is told all once more.
 void SnapshotWriters::tell(Job& job, const std::string& line) {
-  const std::string& text = line.empty() ? job.news : line;
   job.news += line;
-  // The pipe is empty, or has a line. What has no room is not told: then its writer waits.
+  send_news(job, line);
+}
+
+// What has no room in the pipe is not told: then its writer waits.
+void SnapshotWriters::send_news(const Job& job, const std::string& text) {
   if (job.news_to && text.size() <= PIPE_BUF)
     (void)!::write(job.news_to.get(), text.data(), text.size());
 }

@@ -31,7 +31,8 @@ namespace ddp::agent {
 // given up. The writers belong to no round and run at low priority. If this process is killed, they
 // go on alone: they hold all that they need.
 //
-// Lives on the thread of `io`. Destroying it leaves the writers alone.
+// Lives on the thread of `io`, in a process that ignores SIGPIPE. Destroying it leaves the writers
+// alone.
 class SnapshotWriters {
  public:
   // How many snapshots a worker may have under way: one is being written, one waits. While the
@@ -96,6 +97,7 @@ class SnapshotWriters {
   void finish(JobPlace job, wire::SnapshotWritten written);
   void fail(JobPlace job, const std::string& why);
   static void tell(Job& job, const std::string& line);
+  static void send_news(const Job& job, const std::string& text);
   void tell_people(const Job& job, const wire::SnapshotWritten& written) const;
   void look_after();
 
