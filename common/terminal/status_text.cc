@@ -5,23 +5,18 @@
 
 #include <fmt/format.h>
 
+#include "common/base/count_text.h"
 #include "common/base/duration_text.h"
 
 namespace ddp::terminal {
-namespace {
-
-std::string counted(int count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void StatusText::begin_round(const RoundSize& round) {
   head_ = fmt::format("round {}", round.round);
   if (round.restarts > 0)
     head_ += fmt::format(" (restart {} of {})", round.restarts, round.max_restarts);
-  head_ +=
-      fmt::format(" | {} | {}", counted(round.nodes, "node"), counted(round.workers, "worker"));
+  head_ += fmt::format(" | {} | {}", count_text(round.nodes, "node"),
+                       count_text(round.workers, "worker"));
   step_ = -1;
   total_steps_ = 0;
   steps_.clear();

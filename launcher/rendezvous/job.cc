@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/count_text.h"
 #include "common/base/exit_codes.h"
 #include "launcher/rendezvous/report.h"
 
@@ -351,12 +352,12 @@ std::string Job::round_report(bool permanent) const {
 
 void Job::check_all_succeeded() {
   if (round_.successes < round_.members.size()) return;
-  finish(
-      kExitSuccess,
-      fmt::format("{} on {} succeeded in round {} after {}", counted(round_.world_size, "worker"),
-                  counted(static_cast<int>(round_.members.size()), "node"), round_.number,
-                  counted(budget_.restarts(), "restart")),
-      "");
+  finish(kExitSuccess,
+         fmt::format("{} on {} succeeded in round {} after {}",
+                     count_text(round_.world_size, "worker"),
+                     count_text(std::ssize(round_.members), "node"), round_.number,
+                     count_text(budget_.restarts(), "restart")),
+         "");
 }
 
 void Job::persist() {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/count_text.h"
 #include "launcher/rendezvous/job.h"
 #include "launcher/rendezvous/report.h"
 
@@ -44,7 +45,7 @@ std::string Job::too_many_failures(const wire::Join& join) const {
   const NodeFailures::Count count = node_failures_.of(now_, node);
   if (count.failures < rules_.max_node_failures) return "";
   return fmt::format("it failed {} within an hour (--max-node-failures {}), the last time: {}",
-                     counted(count.failures, "time"), rules_.max_node_failures, count.last);
+                     count_text(count.failures, "time"), rules_.max_node_failures, count.last);
 }
 
 std::string Job::unhealthy(const wire::Join& join) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/count_text.h"
 #include "common/base/exit_codes.h"
 #include "launcher/rendezvous/job.h"
 #include "launcher/rendezvous/report.h"
@@ -87,7 +88,7 @@ std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) con
   }
   if (rules_.max_no_progress > 0 && budget_.no_progress >= rules_.max_no_progress) {
     return fmt::format("; {} in a row brought no step beyond {} (--max-no-progress)",
-                       counted(budget_.no_progress, "restart"), budget_.best_step);
+                       count_text(budget_.no_progress, "restart"), budget_.best_step);
   }
   return std::nullopt;
 }

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/count_text.h"
 #include "launcher/rendezvous/job.h"
 #include "launcher/rendezvous/report.h"
 
@@ -146,15 +147,14 @@ std::string Job::waits_for(TimePoint now) const {
       return waiting_text(now);
     case Phase::kRecovering:
       return fmt::format("{} of the round to come back",
-                         counted(static_cast<int>(round_.recovery.awaited.size()), "node"));
+                         count_text(std::ssize(round_.recovery.awaited), "node"));
     case Phase::kStopping:
-      return fmt::format("{} to stop: {}",
-                         counted(static_cast<int>(round_.stop.unanswered.size()), "node"),
+      return fmt::format("{} to stop: {}", count_text(std::ssize(round_.stop.unanswered), "node"),
                          round_.stop.reason);
     case Phase::kRunning:
       if (!round_.scale_up) return "";
       return fmt::format("{} to commit, so that {}",
-                         counted(static_cast<int>(round_.scale_up->uncommitted.size()), "node"),
+                         count_text(std::ssize(round_.scale_up->uncommitted), "node"),
                          round_.scale_up->instead_of.empty() ? "a new node can come in"
                                                              : "a spare can replace a late node");
     case Phase::kFinished:

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/check.h"
+#include "common/base/count_text.h"
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
 #include "common/wire/error_file.h"
@@ -151,10 +152,6 @@ std::string waiting_operations(const ReportInput& input, const std::string& rule
 
 }  // namespace
 
-std::string counted(int count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string some_of(const std::vector<std::string>& names) {
   const std::size_t shown = std::min(names.size(), kNamesMax);
   const std::string text = fmt::format("{}", fmt::join(names.data(), names.data() + shown, ", "));
@@ -215,7 +212,7 @@ std::string failure_report(const ReportInput& input) {
   text += "[0]:\n" + full_entry(input.failures[root]);
   text += waiting_operations(input, thin);
   text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
-                      counted(input.world_size, "worker"), counted(input.nodes, "node"),
+                      count_text(input.world_size, "worker"), count_text(input.nodes, "node"),
                       input.restarts, input.max_restarts);
   if (!input.late.empty()) text += one_line(input.late) + "\n";
   for (const LeftOut& left_out : input.left_out) {

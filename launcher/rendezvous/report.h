@@ -14,9 +14,6 @@
 // order in which they happened (FailureOrder).
 namespace ddp::rendezvous {
 
-// "1 node", "2 nodes".
-std::string counted(int count, std::string_view noun);
-
 // "a, b": the names, at most 16 of them.
 std::string some_of(const std::vector<std::string>& names);
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/count_text.h"
 #include "common/base/duration_text.h"
 #include "common/base/json_text.h"
 #include "common/terminal/terminal.h"
@@ -16,10 +17,6 @@ namespace {
 
 using nlohmann::json;
 using Row = std::vector<std::string>;
-
-std::string counted(std::int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 // A dash stands for an unknown value.
 std::string number(const json& object, const char* field) {
@@ -84,11 +81,11 @@ std::string heading(const json& job) {
     out += fmt::format(", round {}", round);
   }
   if (const auto world = job.at("world_size").get<std::int64_t>(); world > 0) {
-    out += ", " + counted(world, "worker");
+    out += ", " + count_text(world, "worker");
   }
   const auto least = job.at("min_nodes").get<std::int64_t>();
   const auto most = job.at("max_nodes").get<std::int64_t>();
-  out += least == most ? fmt::format(", {}", counted(most, "node"))
+  out += least == most ? fmt::format(", {}", count_text(most, "node"))
                        : fmt::format(", {} to {} nodes", least, most);
   return out + fmt::format(", {} of {} restarts used\n", job.at("restarts").get<std::int64_t>(),
                            job.at("max_restarts").get<std::int64_t>());
@@ -159,12 +156,12 @@ Result<std::string> status_text(std::string_view page) {
     if (out.empty()) out = "no job has joined yet\n\n";
     const json& store = status.at("store");
     out += fmt::format("store: {}, {} bytes, {} ({} wait), {}; {} in all\n",
-                       counted(store.at("keys").get<std::int64_t>(), "key"),
+                       count_text(store.at("keys").get<std::int64_t>(), "key"),
                        store.at("bytes").get<std::int64_t>(),
-                       counted(store.at("connections").get<std::int64_t>(), "client"),
+                       count_text(store.at("connections").get<std::int64_t>(), "client"),
                        store.at("waits").get<std::int64_t>(),
-                       counted(store.at("requests").get<std::int64_t>(), "request"),
-                       counted(status.at("connections").get<std::int64_t>(), "connection"));
+                       count_text(store.at("requests").get<std::int64_t>(), "request"),
+                       count_text(status.at("connections").get<std::int64_t>(), "connection"));
     return out + refused_text(status);
   } catch (const json::exception& error) {
     return make_error(Errc::kProtocol, "its answer is not the status of jobs ({})", error.what());

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/count_text.h"
 #include "common/base/duration_text.h"
 #include "common/base/size_text.h"
 #include "common/terminal/terminal.h"
@@ -120,12 +121,12 @@ void add_head(std::vector<Line>& lines, const json& job, int width) {
   lines.push_back({{field_text(job, "job_id"), Style::kBold},
                    {fmt::format("  {}  ", field_text(job, "program")), Style::kSoft},
                    {fmt::format(" {} ", failed ? "failed" : state), style}});
-  std::string facts =
-      fmt::format("{} elapsed · round {} · {} workers · {} of {} restarts left · {} failures",
-                  duration_text(job.value("elapsed_ms", 0.0) / 1'000), job.at("round").get<int>(),
-                  job.at("world_size").get<int>(),
-                  std::max(job.at("max_restarts").get<int>() - job.at("restarts").get<int>(), 0),
-                  job.at("max_restarts").get<int>(), job.at("failures").get<int>());
+  std::string facts = fmt::format(
+      "{} elapsed · round {} · {} · {} of {} restarts left · {}",
+      duration_text(job.value("elapsed_ms", 0.0) / 1'000), job.at("round").get<int>(),
+      count_text(job.at("world_size").get<int>(), "worker"),
+      std::max(job.at("max_restarts").get<int>() - job.at("restarts").get<int>(), 0),
+      job.at("max_restarts").get<int>(), count_text(job.at("failures").get<int>(), "failure"));
   for (const json* node : nodes_of(job)) {
     const auto step = node->at("step").get<std::int64_t>();
     if (node->value("group_rank", -1) != 0 || step < 0) continue;
@@ -214,9 +215,9 @@ void add_rounds(std::vector<Line>& lines, const json& job, int width) {
   if (rounds == job.end() || rounds->empty()) return;
   lines.push_back({{"rounds", Style::kBold}});
   for (const json* round : newest(*rounds, "round", kRounds)) {
-    std::string text = fmt::format("  {} after {}, {} workers", round->at("round").get<int>(),
+    std::string text = fmt::format("  {} after {}, {}", round->at("round").get<int>(),
                                    duration_text(round->at("began_ms").get<double>() / 1'000),
-                                   round->at("world_size").get<int>());
+                                   count_text(round->at("world_size").get<int>(), "worker"));
     if (round->contains("steps")) {
       text += fmt::format(", steps {} to {}", round->at("steps").at(0).get<std::int64_t>(),
                           round->at("steps").at(1).get<std::int64_t>());

@@ -54,7 +54,7 @@ TEST(TopScreen, HasEverythingThatThePageHas) {
   const auto lines = texts(top_screen(job(), {.width = 120}));
   EXPECT_THAT(lines.at(0), HasSubstr("j  train.py   running "));
   EXPECT_THAT(lines.at(1),
-              HasSubstr("0:08 elapsed · round 1 · 4 workers · 2 of 3 restarts left · 1 failures · "
+              HasSubstr("0:08 elapsed · round 1 · 4 workers · 2 of 3 restarts left · 1 failure · "
                         "step 90 of 200 · 1:02 left"));
   for (const char* part :
        {"first failure of round 0: rank 2 on b failed: signal 9 (SIGKILL)", "1 (1 to 5)",
