@@ -18,7 +18,7 @@ constexpr std::size_t kEndBytes = 256;
 
 // Until events follow.
 Result<status::Answer> begin(const TraceRequest& request) {
-  const std::string job = request.job_id;
+  const std::string& job = request.job_id;
   auto answer = status::ask(request.daemon,
                             job.empty() ? "/trace" : "/trace?job=" + status::query_value(job));
   if (!answer || answer->status == 200) return answer;

@@ -191,6 +191,26 @@ TEST(Restart, StepsThatAreMadeAgainKeepTheWorkers) {
   EXPECT_FALSE(h.last<wire::Stop>(h.a).keep_workers);
 }
 
+// Nobody waits for what they were writing. A node that leaves finishes it.
+TEST(Restart, TheNextRoundTellsWhichRanksOfTheLastOneAreLost) {
+  Harness h;
+  std::vector<ConnectionId> nodes;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    wire::Join join = Harness::node(name, 2, 4, 1);
+    join.nproc = 2;
+    nodes.push_back(h.join(join));
+  }
+  EXPECT_EQ(h.last<wire::RoundStart>(nodes[0]).lost_ranks, std::vector<Rank>());
+  h.say(nodes[1], wire::Leave{"by the user"});
+  h.disconnect(nodes[2]);
+  for (const ConnectionId node : {nodes[0], nodes[1], nodes[3]}) h.say(node, wire::Stopped{0, {}});
+  h.pass(Duration{3'000}, {nodes[1], nodes[2]});
+  const auto start = h.last<wire::RoundStart>(nodes[3]);
+  EXPECT_EQ(start.round, 1);
+  EXPECT_EQ(start.lost_round, 0);
+  EXPECT_EQ(start.lost_ranks, (std::vector<Rank>{4, 5}));
+}
+
 // ---- the job's record ----
 
 TEST(Record, IsKeptBeforeWhatDependsOnIt) {
