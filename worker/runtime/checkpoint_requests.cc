@@ -17,50 +17,77 @@ std::atomic<int> checkpoints_wanted = 0;
 std::atomic<bool> stop_wanted = false;
 std::atomic<int> stops_seen = 0;
 std::atomic<pid_t> first_sender = 0;
-std::atomic<pid_t> listener = 0;  // A forked child inherits the handler, but nobody there asks.
+// The process that asks for stop_wanted; 0: none. A forked child inherits the handler, but nobody
+// there asks.
+std::atomic<pid_t> listener = 0;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<pid_t>::is_always_lock_free);
 
 void want_checkpoint(int /*signal*/) { ++checkpoints_wanted; }
 
+// Another thread may end the listening while this runs, and it may have looked at stop_wanted
+// already. So this looks at `listener` after it has set stop_wanted, and the other one looks at
+// stop_wanted after it has cleared `listener`: one of the two sees the other, and sends the signal
+// again. By then it has its previous disposition.
 void want_stop(int signal, siginfo_t* info, void* /*context*/) {
-  if (::getpid() == listener) {
+  const pid_t asks = listener;
+  if (asks == ::getpid()) {
     const int seen = ++stops_seen;
     if (seen == 1) {
       first_sender = info->si_pid;
       stop_wanted = true;
+      if (listener == 0 && stop_wanted.exchange(false)) ::raise(signal);
       return;
     }
     if (seen == 2 && info->si_pid != first_sender) return;
   }
-  // This signal ends the process once the handler has returned.
-  ::signal(signal, SIG_DFL);
+  // This signal acts once the handler has returned.
+  if (asks != 0) ::signal(signal, SIG_DFL);
   ::raise(signal);
+}
+
+void begin_to_listen() {
+  stops_seen = 0;
+  stop_wanted = false;
+  listener = ::getpid();
+}
+
+void end_listening() {
+  listener = 0;
+  if (stop_wanted.exchange(false)) ::raise(SIGTERM);
 }
 
 // Catches a signal while at least one user wants it, and then restores its previous disposition.
 class Caught {
  public:
-  explicit Caught(int signal) : signal_(signal) {}
+  // prepare: called before the signal is caught. finish: after its disposition is restored.
+  explicit Caught(int signal, void (*prepare)() = nullptr, void (*finish)() = nullptr)
+      : signal_(signal), prepare_(prepare), finish_(finish) {}
 
   void begin(const struct sigaction& action) {
     const std::lock_guard lock(mutex_);
-    if (users_++ == 0) ::sigaction(signal_, &action, &former_);
+    if (users_++ > 0) return;
+    if (prepare_) prepare_();
+    ::sigaction(signal_, &action, &former_);
   }
   void end() {
     const std::lock_guard lock(mutex_);
-    if (--users_ == 0) ::sigaction(signal_, &former_, nullptr);
+    if (--users_ > 0) return;
+    ::sigaction(signal_, &former_, nullptr);
+    if (finish_) finish_();
   }
 
  private:
   const int signal_;
+  void (*const prepare_)();
+  void (*const finish_)();
   std::mutex mutex_;
   int users_ = 0;
   struct sigaction former_ {};
 };
 
 Caught caught_usr1(SIGUSR1);
-Caught caught_term(SIGTERM);
+Caught caught_term(SIGTERM, begin_to_listen, end_listening);
 
 }  // namespace
 
@@ -77,23 +104,17 @@ CheckpointRequests::~CheckpointRequests() {
   if (catches_usr1_) caught_usr1.end();
 }
 
-CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : requests_(requests) {
-  listener = ::getpid();
-  stop_wanted = false;
-  requests_.next_ = 0;
-  requests_.interval_ = 1;
-  requests_.last_step_ = -1;
-  stops_seen = 0;
+CheckpointRequests::Listening::Listening(CheckpointRequests& requests) {
+  requests.next_ = 0;
+  requests.interval_ = 1;
+  requests.last_step_ = -1;
   struct sigaction action = {};
   action.sa_sigaction = want_stop;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
   caught_term.begin(action);
 }
 
-CheckpointRequests::Listening::~Listening() {
-  caught_term.end();
-  if (stop_wanted.exchange(false)) ::raise(SIGTERM);
-}
+CheckpointRequests::Listening::~Listening() { caught_term.end(); }
 
 std::int64_t CheckpointRequests::requests() const {
   return channel_.checkpoint_requests() + checkpoints_wanted;

@@ -25,17 +25,14 @@ class CheckpointRequests {
   CheckpointRequests(const CheckpointRequests&) = delete;
   CheckpointRequests& operator=(const CheckpointRequests&) = delete;
 
-  // If a SIGTERM has arrived but take_stop() has not taken it when this is destroyed (after an
-  // exception, for example), it is sent to this process again, which ends it.
+  // If a SIGTERM has arrived but take_stop() has not taken it when the last of these is destroyed
+  // (after an exception, for example), it is sent to this process again, which ends it.
   class Listening {
    public:
     explicit Listening(CheckpointRequests& requests);
     ~Listening();
     Listening(const Listening&) = delete;
     Listening& operator=(const Listening&) = delete;
-
-   private:
-    CheckpointRequests& requests_;
   };
 
   enum class Asked { kNothing, kCheckpoint, kCheckpointAndStop };
