@@ -1,9 +1,6 @@
 #include "agent/process/file_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -21,6 +18,7 @@
 #include "common/net/timer.h"
 #include "common/process/all_signals_blocked.h"
 #include "common/process/parked_threads.h"
+#include "common/process/write_file.h"
 
 namespace ddp::agent {
 namespace {
@@ -36,16 +34,6 @@ constexpr std::size_t kMuch = FileWriter::kQueueLimitBytes / 4;
 constexpr std::size_t kSpares = 2;
 constexpr std::size_t kWorthKeeping = 64 * 1024;
 constexpr int kLooksInLimit = 10;
-
-// Returns 0 or errno; `bytes` is then what was not written.
-int write_all(int fd, std::string_view& bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) return errno;
-    if (written > 0) bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
 
 }  // namespace
 

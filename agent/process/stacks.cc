@@ -25,6 +25,7 @@
 
 #include "agent/process/file_timer.h"
 #include "common/base/unique_fd.h"
+#include "common/process/write_file.h"
 
 namespace ddp::agent {
 namespace {
@@ -229,13 +230,8 @@ std::set<std::string> threads_blocking(pid_t pid, std::uint64_t bit) {
   return threads;
 }
 
-void write_all(int out, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(out, text.data(), text.size());
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
+// Nobody is told if it cannot be written: the reader is gone.
+void say(int out, std::string_view text) { write_all(out, text); }
 
 }  // namespace
 
@@ -269,7 +265,7 @@ void write_stacks(pid_t pid, int out) {
   const std::vector<Thread> threads = threads_of(pid);
   StackReader reader(pid);
   if (!reader.problem().empty())
-    write_all(out, fmt::format("the stacks cannot be read: {}\n", reader.problem()));
+    say(out, fmt::format("the stacks cannot be read: {}\n", reader.problem()));
   std::map<std::vector<std::string>, pid_t> seen;
   for (const Thread& thread : threads) {
     std::string text = fmt::format("thread {} ({})", thread.id, thread.title);
@@ -284,7 +280,7 @@ void write_stacks(pid_t pid, int out) {
       for (std::size_t i = 0; i < frames.size(); ++i)
         text += fmt::format("  #{:<2} {}\n", i, frames[i]);
     }
-    write_all(out, text);
+    say(out, text);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <string_view>
@@ -22,6 +21,7 @@
 #include "common/base/json_text.h"
 #include "common/config/forwarded_signal.h"
 #include "common/process/this_process.h"
+#include "common/process/write_file.h"
 
 namespace ddp::agent {
 namespace {
@@ -435,11 +435,7 @@ void AgentShell::flush_output(std::function<void()> done) {
 void AgentShell::write_result(const config::AgentResult& result) {
   const std::string bytes = config::encode(result);
   std::string_view rest = bytes;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());
-    if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
-    if (written < 0 && errno != EINTR) break;  // ddp-run is gone; nobody else needs the result.
-  }
+  write_all(result_fd_.get(), rest);  // If ddp-run is gone, nobody else needs the result.
   result_fd_.reset();
 }
 

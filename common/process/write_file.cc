@@ -1,9 +1,12 @@
 #include "common/process/write_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <system_error>
 
@@ -16,14 +19,24 @@ Error io_error(const std::string& path, const char* what, int error) {
                     std::generic_category().message(error));
 }
 
-Result<void> write_all(int fd, const std::string& text, const std::string& path) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::write(fd, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(path, "write", errno);
-    done += static_cast<std::size_t>(got);
+int write_all(int fd, std::string_view& bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd room{fd, POLLOUT, 0};
+      ::poll(&room, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
   }
+  return 0;
+}
+
+Result<void> write_all(int fd, std::string_view text, const std::string& path) {
+  const int error = write_all(fd, text);
+  if (error != 0) return io_error(path, "write", error);
   return {};
 }
 

@@ -16,6 +16,7 @@
 
 #include "common/base/random_hex.h"
 #include "common/base/unique_fd.h"
+#include "common/process/write_file.h"
 
 namespace ddp::check {
 namespace {
@@ -61,12 +62,9 @@ std::string write_much(int fd, double& mb_per_s) {
   const TimePoint begin = Clock::now();
   std::size_t written = 0;
   for (int i = 0; i < kWriteBytess && Clock::now() - begin < kWriting; ++i) {
-    for (std::size_t done = 0; done < kWriteBytes;) {
-      const ssize_t count = ::write(fd, chunk.data() + done, kWriteBytes - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) return failed("cannot be written");
-      done += static_cast<std::size_t>(count);
-    }
+    std::string_view rest = chunk;
+    errno = write_all(fd, rest);
+    if (errno != 0) return failed("cannot be written");
     written += kWriteBytes;
   }
   if (::fsync(fd) != 0) return failed("cannot be forced to the disk");

@@ -1,37 +1,15 @@
 #include "launcher/hosts/output_writer.h"
 
-#include <poll.h>
-#include <unistd.h>
-
-#include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include <asio/post.hpp>
 
 #include "common/process/all_signals_blocked.h"
+#include "common/process/write_file.h"
 #include "common/terminal/terminal.h"
 
 namespace ddp::hosts {
-namespace {
-
-// False if the reader is gone.
-bool write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written > 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(written));
-    } else if (written < 0 && errno == EAGAIN) {
-      // Another process has made the descriptor non-blocking.
-      pollfd ready{fd, POLLOUT, 0};
-      ::poll(&ready, 1, -1);
-    } else if (written < 0 && errno != EINTR) {
-      return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
 
 OutputWriter::OutputWriter(asio::io_context& io, int fd, std::function<void()> on_room)
     : io_(io), fd_(fd), on_room_(std::move(on_room)) {
@@ -81,7 +59,7 @@ std::string OutputWriter::framed(std::string bytes, const std::string& status) {
 }
 
 void OutputWriter::run() {
-  bool broken = false;
+  bool is_gone = false;  // The reader.
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return ending_ || !queue_.empty() || status_ != drawn_; });
@@ -90,7 +68,9 @@ void OutputWriter::run() {
     const std::string status = drawn_ = status_;
     writing_ = taken.size();
     lock.unlock();
-    if (!broken) broken = !write_all(fd_, framed(std::move(taken), status));
+    const std::string text = framed(std::move(taken), status);
+    std::string_view rest = text;
+    if (!is_gone) is_gone = write_all(fd_, rest) != 0;
     lock.lock();
     writing_ = 0;
     if (!queue_.empty() || !std::exchange(was_full_, false)) continue;

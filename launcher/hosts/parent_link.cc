@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "common/process/spawn_settings.h"
+#include "common/process/write_file.h"
 
 namespace ddp::hosts {
 namespace {
@@ -59,12 +60,7 @@ Result<NodeOrder> ParentLink::receive_order() {
 void ParentLink::report(const NodeReport& report) const {
   const std::string line = encode_line(order_.mark, report) + "\n";
   std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // The launcher is gone, which the event loop notices.
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  write_all(STDOUT_FILENO, rest);  // If the launcher is gone, the event loop notices it.
 }
 
 void ParentLink::watch(asio::io_context& io, Events events) {

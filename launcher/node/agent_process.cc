@@ -17,6 +17,7 @@
 #include "common/process/process_end.h"
 #include "common/process/spawn_settings.h"
 #include "common/process/this_process.h"
+#include "common/process/write_file.h"
 
 namespace ddp::node {
 namespace {
@@ -35,11 +36,8 @@ Error system_error(const char* what, int error) {
 Result<UniqueFd> memory_file(std::string_view text) {
   UniqueFd fd = moved_up(UniqueFd(::memfd_create("ddp-job", MFD_CLOEXEC)));
   if (!fd) return system_error("memfd_create", errno);
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd.get(), text.data(), text.size());
-    if (written < 0) return system_error("write the job description", errno);
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (const int error = write_all(fd.get(), text); error != 0)
+    return system_error("write the job description", error);
   if (::lseek(fd.get(), 0, SEEK_SET) != 0) return system_error("lseek", errno);
   return fd;
 }

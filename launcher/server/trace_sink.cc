@@ -1,12 +1,13 @@
 #include "launcher/server/trace_sink.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <system_error>
 #include <utility>
+
+#include "common/process/write_file.h"
 
 namespace ddp::server {
 namespace {
@@ -63,24 +64,15 @@ void TraceFile::run() {
     if (queued_.empty()) break;
     const std::string bytes = std::exchange(queued_, {});
     lock.unlock();
-    error = put(fd.get(), bytes);
+    std::string_view rest = bytes;
+    if (const int failed = write_all(fd.get(), rest); failed != 0)
+      error = std::generic_category().message(failed);
     lock.lock();
   }
   error_ = std::move(error);
   is_written_ = true;
   lock.unlock();
   changed_.notify_all();
-}
-
-// Returns what went wrong; empty: nothing.
-std::string TraceFile::put(int fd, std::string_view bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return std::generic_category().message(errno);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return {};
 }
 
 bool TraceFile::is_open() {

@@ -79,7 +79,6 @@ class TraceFile final : public TraceSink {
 
  private:
   void run();
-  std::string put(int fd, std::string_view bytes) const;
   void end();
 
   std::function<std::string()> ask_path_;
