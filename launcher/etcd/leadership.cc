@@ -222,6 +222,7 @@ void Leadership::lose(const std::string& why) {
   lease_ = 0;
   office_ = 0;
   pending_.clear();
+  unconfirmed_.clear();
   writing_ = false;
   lease_timer_.cancel();
   write_timer_.cancel();
@@ -237,7 +238,7 @@ void Leadership::begin_leading() {
   phase_ = Phase::kLeading;
   lease_timer_.after(options_.lease / 3, [this] { keep_alive(); });
   watch_own_key();
-  write_next();
+  go_on();
 }
 
 // Watches the leader key, so that a replaced leader knows at once.
@@ -284,22 +285,36 @@ void Leadership::store(const rendezvous::JobRecord& record, std::function<void()
 
 void Leadership::confirm(std::function<void()> confirmed) {
   if (!leads()) return;
-  // While it is not known whether the leadership can be regained, the answer waits.
-  const auto again = [this, confirmed] {
-    write_timer_.after(kRepeat, [this, confirmed] {
-      write_next();
-      confirm(confirmed);
-    });
-  };
-  if (phase_ == Phase::kRegaining) return again();
+  unconfirmed_.push_back(std::move(confirmed));
+  ask_who_leads();
+}
+
+// An answer is one to those who have waited when the question was sent. While it is not known
+// whether the leadership can be regained, they wait.
+void Leadership::ask_who_leads() {
+  if (unconfirmed_.empty() || phase_ != Phase::kLeading) return;
   client_.transact(
       {.compare = {{keys_.leader, Compare::What::kCreated, office_}}, .put = {}, .get = {}},
-      kCallLimit, [this, confirmed, again](Result<TransactionAnswer> answer) {
+      kCallLimit,
+      [this, asked = std::exchange(unconfirmed_, {})](Result<TransactionAnswer> answer) {
         if (!leads()) return;
-        if (answer && answer->succeeded) return confirmed();
-        if (answer) lease_ended();
-        if (leads()) again();
+        if (answer && answer->succeeded) {
+          for (const auto& confirmed : asked) confirmed();
+          return;
+        }
+        unconfirmed_.insert(unconfirmed_.begin(), asked.begin(), asked.end());
+        if (answer) return lease_ended();
+        try_again();
       });
+}
+
+void Leadership::go_on() {
+  write_next();
+  ask_who_leads();
+}
+
+void Leadership::try_again() {
+  write_timer_.after(kRepeat, [this] { go_on(); });
 }
 
 void Leadership::write_next() {
@@ -317,7 +332,7 @@ void Leadership::write_next() {
                           return write(*lease);
                         }
                         writing_ = false;
-                        write_timer_.after(kRepeat, [this] { write_next(); });
+                        try_again();
                       });
 }
 
@@ -329,7 +344,7 @@ void Leadership::write(LeaseId record_lease) {
                      writing_ = false;
                      if (!answer) {
                        if (answer.error().code == Errc::kNotFound) record_lease_ = 0;
-                       return write_timer_.after(kRepeat, [this] { write_next(); });
+                       return try_again();
                      }
                      // Its key is gone, so its lease has ended.
                      if (!answer->succeeded) return lease_ended();

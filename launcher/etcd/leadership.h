@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <asio/io_context.hpp>
 
@@ -108,6 +109,9 @@ class Leadership {
   void lease_ended();
   void regain();
   void lose(const std::string& why);
+  void go_on();
+  void try_again();
+  void ask_who_leads();
   void write_next();
   void write(LeaseId record_lease);
   bool stopped() const { return phase_ == Phase::kStopped; }
@@ -135,6 +139,8 @@ class Leadership {
   Revision state_revision_ = 0;  // The state key's mod_revision as last seen; 0: no such key.
   StoredState state_;
   std::deque<Pending> pending_;
+  std::vector<std::function<void()>>
+      unconfirmed_;  // Those of confirm() that no question is under way for.
   bool writing_ = false;
 };
 

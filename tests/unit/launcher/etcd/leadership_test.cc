@@ -286,14 +286,16 @@ TEST_F(LeadershipTest, TheOfficeSurvivesAnAbsenceOfTheWholeCluster) {
   Candidate first(io_, cluster.urls(), "first");
   ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
   cluster.kill(0);
+  int confirmed = 0;
+  for (int each = 0; each < 3; ++each) first.leadership.confirm([&] { ++confirmed; });
   bool stored = false;
   first.leadership.store(record(1), [&] { stored = true; });
-  // Longer than the lease.
+  // Longer than the lease, and than a call of the client lasts.
   EXPECT_FALSE(test::run_until(
-      io_, [&] { return stored; }, std::chrono::milliseconds(1'500)));
+      io_, [&] { return stored; }, std::chrono::milliseconds(4'700)));
   EXPECT_TRUE(first.leadership.leads());
   cluster.start(0);
-  EXPECT_TRUE(until([&] { return stored; }));
+  EXPECT_TRUE(until([&] { return stored && confirmed == 3; })) << stored << " " << confirmed;
   EXPECT_TRUE(first.lost.empty());
 }
 
