@@ -39,6 +39,8 @@ AgentFront::AgentFront(asio::io_context& io, int port, Hooks hooks)
       drain_limit_(io) {}
 
 AgentFront::~AgentFront() {
+  // Who waits for this goes on without it.
+  if (drain_done_) asio::post(io_, std::move(drain_done_));
   for (const auto& [id, agent] : agents_) agent.connection->close();
   for (const auto& [id, connection] : replicas_) connection->close();
 }

@@ -178,6 +178,21 @@ TEST_F(ServerRecordTest, AnotherDaemonDoesNotTakeOverWhileSomethingIsToBeTold) {
   ASSERT_TRUE(until([&] { return has_left; }));
 }
 
+// Another ddp-run coordinates before the keeper has answered. Whoever leaves must not wait for
+// ever.
+TEST_F(ServerRecordTest, LeavingEndsWithTheDaemon) {
+  open();
+  const Agent first(io_, server_->port(), "n0");
+  const Agent second(io_, server_->port(), "n1");
+  ASSERT_TRUE(until([&] { return waiting_ != nullptr; }));
+  bool has_left = false;
+  server_->leave("job", "n1", "node n1 left", std::chrono::hours(1), [&] { has_left = true; });
+  let_things_go_on();
+  ASSERT_FALSE(has_left);
+  server_.reset();
+  EXPECT_TRUE(until([&] { return has_left; }));
+}
+
 // What the keeper calls back after the daemon has gone is nobody's.
 TEST_F(ServerRecordTest, ALateAnswerOfTheKeeperHarmsNobody) {
   open();
