@@ -103,6 +103,9 @@ void Supervisor::on_coordinator(const std::string& host, int port) {
   trace_whole_job();
   if (agent_) {
     agent_->tell_coordinator(host, port);
+  } else if (done_) {
+    // Nothing of this node is needed any more.
+    if (server() == nullptr && !exit_code_) conclude(*done_);
   } else if (!exit_code_ && lost_agents_ == 0) {
     start_agent();
   }
@@ -135,22 +138,20 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   if (!end.result) return on_agent_lost(end.how);
   stop_.has_checkpoint = end.result->has_checkpoint;
   stop_.at_time_limit = end.result->at_time_limit;
-  // This node no longer waits for the others (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT), but they need
-  // the rendezvous in this process.
-  if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
-    return notice("the rendezvous runs here until the others have finished");
-  }
-  // The job does without this node's workers, but not without the rendezvous in this process.
-  if (end.result->exit_code == kExitUnfit && server() != nullptr && !finish_) {
-    return notice(end.result->summary +
-                  "; the rendezvous runs here until the others have finished");
+  // The others need the rendezvous in this process, where this node does not wait for them
+  // (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT) and where they do without its workers.
+  const bool has_finished = end.result->exit_code == kExitSuccess;
+  if ((has_finished || end.result->exit_code == kExitUnfit) && server() != nullptr && !finish_) {
+    done_ = *end.result;
+    return notice((has_finished ? "" : done_->summary + "; ") +
+                  "the rendezvous runs here until the others have finished");
   }
   // The refusal follows from the loss: the job ended before the new agent had joined.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
     if (finish_) return conclude(*finish_);
     return conclude(kExitNodeLost, end.result->summary, "");
   }
-  conclude(end.result->exit_code, end.result->summary, end.result->report, end.result->error);
+  conclude(*end.result);
 }
 
 void Supervisor::on_agent_lost(const std::string& how) {
@@ -268,6 +269,10 @@ bool Supervisor::prints_report() const {
 
 void Supervisor::conclude(const wire::Finish& finish) {
   conclude(finish.exit_code, finish.summary, finish.report, finish.error);
+}
+
+void Supervisor::conclude(const config::AgentResult& result) {
+  conclude(result.exit_code, result.summary, result.report, result.error);
 }
 
 void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report,

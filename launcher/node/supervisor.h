@@ -77,6 +77,7 @@ class Supervisor {
   void conclude(int exit_code, const std::string& summary, const std::string& report,
                 const std::string& error = "");
   void conclude(const wire::Finish& finish);
+  void conclude(const config::AgentResult& result);
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
   server::Server* server() const { return moving_ ? moving_->server() : server_.get(); }
@@ -100,6 +101,8 @@ class Supervisor {
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
                       // coordinator has decided.
   std::optional<wire::Finish> finish_;  // Only if this process hosts the rendezvous.
+  // The agent's, if this node's part is over and only the rendezvous here goes on for the others.
+  std::optional<config::AgentResult> done_;
   int lost_agents_ = 0;
   // Processes of lost agents that are finishing a checkpoint. They are our children and not reaped
   // yet.

@@ -21,14 +21,16 @@ using testing::StartsWith;
 class DdpRunReplicas : public DdpRunTest {
  protected:
   // Stays until there is a file "go", but ends at once from the last round on. Says where it was.
-  Process& start_node(const std::string& nnodes, const Arguments& more = {}) {
+  Process& start_node(const std::string& nnodes, const Arguments& more = {},
+                      std::map<std::string, std::string> variables = {}) {
     Arguments arguments{
         "--nnodes",  nnodes, "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_),
         "--rdzv-id", "job",  "--last-call",     "30"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.push_back(script_);
-    return start(arguments,
-                 {{"LAST_ROUND", std::to_string(last_round_)}, {"DDP_LOG_LEVEL", "info"}});
+    variables["LAST_ROUND"] = std::to_string(last_round_);
+    variables["DDP_LOG_LEVEL"] = "info";
+    return start(arguments, variables);
   }
   static bool coordinates(Process& node) {
     return node.err().find("coordinates the job from now on") != std::string::npos;
@@ -157,6 +159,31 @@ TEST_F(DdpRunReplicas, TheFirstNodeMayLeave) {
     EXPECT_EQ(nodes[node]->wait(), 0) << nodes[node]->err();
     EXPECT_THAT(nodes[node]->out(), HasSubstr("round 1 restarts 0")) << nodes[node]->err();
   }
+}
+
+// Its workers have finished, and then it hosts the rendezvous no longer. The next coordinator does
+// not know that they have: for that one, the node is lost.
+TEST_F(DdpRunReplicas, AFirstNodeWhosePartIsOverIsNotStartedAgain) {
+  script_ = folder_.script("finishing.sh",
+                           "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
+                           "echo started\n"
+                           "while [ ! -f $OUT/go$GO ]; do sleep 0.05; done\n");
+  std::vector<Process*> nodes{
+      &start_node("3", {}, {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "0"}, {"GO", "0"}})};
+  ASSERT_TRUE(nodes[0]->complains("missing")) << said();
+  while (nodes.size() < 3) nodes.push_back(&start_node("3"));
+  await_round(0, 3);
+  ASSERT_TRUE(await_replicas(nodes)) << said();
+  folder_.write("go0", "");
+  ASSERT_TRUE(nodes[0]->complains("the rendezvous runs here until the others")) << said();
+  nodes[0]->kill(SIGSTOP);
+  ASSERT_TRUE(wait_until([&] { return coordinates(*nodes[1]) || coordinates(*nodes[2]); }))
+      << said();
+  nodes[0]->kill(SIGCONT);
+  EXPECT_EQ(nodes[0]->wait(), 0) << said();
+  EXPECT_THAT(nodes[0]->out(), Not(HasSubstr("started\n[")))
+      << "its worker was started again: " << nodes[0]->out();
+  for (const int node : {1, 2}) EXPECT_EQ(nodes[node]->wait(), 72) << said();
 }
 
 // It takes itself for the first of a job until it hears of the one that goes on.
