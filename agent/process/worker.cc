@@ -222,10 +222,10 @@ bool Worker::reap() {
   const auto ended = take_status(known);
   if (!ended && known) return false;
   running_ = false;
-  waiting_ = false;
   end_->close();
   dump_.reset();
   channel_->drain();
+  waiting_ = false;  // Whatever it has just said.
   drain_output();
   // The status is gone: either kill_descendants() has killed and reaped the process, or its task is
   // gone and has killed it.

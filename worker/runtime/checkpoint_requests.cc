@@ -46,9 +46,10 @@ void want_stop(int signal, siginfo_t* info, void* /*context*/) {
   ::raise(signal);
 }
 
+// Leaves stop_wanted: end_listening() has cleared it, and what a late handler sets is for the new
+// one.
 void begin_to_listen() {
   stops_seen = 0;
-  stop_wanted = false;
   listener = ::getpid();
 }
 

@@ -78,6 +78,8 @@ TEST(CheckpointRequests, ASigtermIsNotLostWhileTheListeningEnds) {
         while (std::chrono::steady_clock::now() < end) {
         }
         listening.reset();
+        listening.emplace(own.requests);  // As a loop does for its next run.
+        listening.reset();
         for (;;) ::pause();
       });
       while (!begun) {
