@@ -366,11 +366,12 @@ std::string SnapshotWriters::fault_at_look(Job& job) {
     if (standing->seconds < job.told_at) job.told_at = 0;  // Another call.
     if (standing->seconds >= std::max(settings_.slow_seconds, 2 * job.told_at)) {
       job.told_at = standing->seconds;
-      events_.print(fmt::format(
-          "checkpoint of step {}: {} has stood in {} for {:.0f} s on {}; training goes on, and the "
-          "save is given up after {:.3g} s",
-          job.snapshot.step, path.substr(path.rfind('/') + 1), standing->call, standing->seconds,
-          host_name(), standing->limit));
+      events_.print(
+          fmt::format("checkpoint of step {}: {} has been stuck in {} for {:.0f} s on {}; training "
+                      "goes on, and the "
+                      "save is given up after {:.3g} s",
+                      job.snapshot.step, path.substr(path.rfind('/') + 1), standing->call,
+                      standing->seconds, host_name(), standing->limit));
     }
   } else if (const auto written = parse_result(line); written && !written->error.empty()) {
     // Its other threads have ended, but the kernel holds the one that stands in the call.

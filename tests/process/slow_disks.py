@@ -105,7 +105,7 @@ def a_long_fsync(disk):
     with training(disk, 3) as job:
         wait_until(lambda: disk.held("fsync"), "a held fsync")
         begin = time.monotonic()
-        job.wait_for(r"checkpoint of step 1: shard-00001.safetensors has stood in fsync for 1\d s on ")
+        job.wait_for(r"checkpoint of step 1: shard-00001.safetensors has been stuck in fsync for 1\d s on ")
         time.sleep(max(0, args.stall - (time.monotonic() - begin)))
         expect(job.process.poll() is None and "written" not in job.text(), job.text())
         disk.set()
@@ -136,7 +136,7 @@ def a_disk_that_never_answers(disk):
     disk.set({"op": "fsync", "name": "shard-00001*", "fault": "hold"})
     with training(disk, 8, timeout_s="3") as job:
         for rank in range(WORKERS):
-            job.wait_for(rf"rank {rank} has 1 refused because .*shard-00001.safetensors has stood in \w+ for \d+ s on ")
+            job.wait_for(rf"rank {rank} has 1 refused because .*shard-00001.safetensors has been stuck in \w+ for \d+ s on ")
         job.wait_for("rank 1 has 2 refused because the disk still holds the writer of step 1 ")
         expect("longer than a save may wait for the disk (3 s): " in job.text(), job.text())
         disk.set()

@@ -95,7 +95,7 @@ TEST_F(AsyncCheckpointTest, ADiskThatNeverAnswersFailsTheSaveAndNotTheTraining) 
   ASSERT_TRUE(checkpointer.save(7));
   const auto given_up = checkpointer.wait();
   ASSERT_FALSE(given_up);
-  EXPECT_THAT(given_up.error().message, HasSubstr("has stood in mkdir for "));
+  EXPECT_THAT(given_up.error().message, HasSubstr("has been stuck in mkdir for "));
   EXPECT_THAT(given_up.error().message,
               HasSubstr("longer than a save may wait for the disk (1 s)"));
   // Not a second thread and a second copy of the state.

@@ -63,7 +63,7 @@ class WatchedReadableFile final : public ReadableFile {
 }  // namespace
 
 std::string StandingCall::text() const {
-  return fmt::format("{} has stood in {} for {:.0f} s on {}", path.substr(path.rfind('/') + 1),
+  return fmt::format("{} has been stuck in {} for {:.0f} s on {}", path.substr(path.rfind('/') + 1),
                      call, seconds, host_name());
 }
 

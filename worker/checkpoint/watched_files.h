@@ -18,7 +18,7 @@ struct StandingCall {
   std::string path;
   double seconds = 0;  // How long it has stood.
 
-  // "shard-00001.safetensors has stood in fsync for 12 s on node2".
+  // "shard-00001.safetensors has been stuck in fsync for 12 s on node2".
   std::string text() const;
 };
 

@@ -239,9 +239,10 @@ TEST_F(SnapshotWritersTest, PeopleAreToldOfACallThatStandsTwiceAsLateEachTime) {
   }
   ASSERT_TRUE(answered(1));
   EXPECT_TRUE(answers_[0].ok) << answers_[0].error;
-  EXPECT_THAT(printed_[0], testing::MatchesRegex("checkpoint of step 7: shard has stood in fsync "
-                                                 "for 2 s on .*; training goes on, and the save "
-                                                 "is given up after 600 s"));
+  EXPECT_THAT(printed_[0],
+              testing::MatchesRegex("checkpoint of step 7: shard has been stuck in fsync "
+                                    "for 2 s on .*; training goes on, and the save "
+                                    "is given up after 600 s"));
 }
 
 // As one whose thread the kernel holds: it has said how it ends, but does not.

@@ -132,13 +132,14 @@ TEST_F(CheckpointPatience, ItsLastWordsAreInTheError) {
   bool said = false;
   on_time_ = [&](std::chrono::nanoseconds time) {
     if (time >= 2s && !std::exchange(said, true)) {
-      folder.add_life("shard-00001.safetensors has stood in fsync for 2 s on node2");
+      folder.add_life("shard-00001.safetensors has been stuck in fsync for 2 s on node2");
     }
   };
   const auto written = publish();
   ASSERT_FALSE(written);
-  EXPECT_THAT(written.error().message,
-              HasSubstr("; rank 1 said last: shard-00001.safetensors has stood in fsync for 2 s"));
+  EXPECT_THAT(
+      written.error().message,
+      HasSubstr("; rank 1 said last: shard-00001.safetensors has been stuck in fsync for 2 s"));
 }
 
 // The publisher itself was stopped, or its disk stood, too.
@@ -240,7 +241,7 @@ TEST(CheckpointStanding, AWriterInALongFsyncSaysSo) {
   ASSERT_TRUE(written) << written.error().message;
   ASSERT_GE(told.size(), 8u);
   EXPECT_EQ(told[0].call, "fsync");
-  EXPECT_THAT(told[7].text(), HasSubstr("shard-00001.safetensors has stood in fsync for "));
+  EXPECT_THAT(told[7].text(), HasSubstr("shard-00001.safetensors has been stuck in fsync for "));
   EXPECT_GE(told[7].seconds, told[0].seconds + 6.5);
   const auto names = posix_file_system().list(written->path);
   ASSERT_TRUE(names);
