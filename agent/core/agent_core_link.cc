@@ -79,10 +79,11 @@ void AgentCore::give_up() {
         "");
   } else {
     end(kExitJoinTimeout,
-        fmt::format("--rdzv-endpoint {}: nobody answers after {} s ({}); check that the node that "
-                    "hosts the rendezvous is up, that host and port are right and that no firewall "
-                    "closes the port, or raise --join-timeout",
-                    endpoint(), seconds(spec_.rules.join_timeout_ms), last_error_),
+        fmt::format("--rdzv-endpoint {}: no rendezvous answers within {} s{}; check that the node "
+                    "that hosts it is up, that host and port are right, that the port is no other "
+                    "program's and that no firewall closes it, or raise --join-timeout",
+                    endpoint(), seconds(spec_.rules.join_timeout_ms),
+                    last_error_.empty() ? "" : fmt::format(" ({})", last_error_)),
         "");
   }
   stop_workers(SIGTERM, ending_->summary);

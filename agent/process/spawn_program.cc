@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -133,16 +135,34 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
+// The interpreter that a script's first line names.
+std::string interpreter_of(const std::string& program) {
+  std::string line;
+  std::getline(std::ifstream(program), line);
+  const auto begin = std::min(line.find_first_not_of("#! \t"), line.size());
+  return line.substr(begin, line.find_first_of(" \t", begin) - begin);
+}
+
+Error interpreter_missing(const std::string& program) {
+  std::string interpreter = interpreter_of(program);
+  if (interpreter.ends_with('\r')) {
+    interpreter.pop_back();
+    return make_error(Errc::kInvalidArgument,
+                      "{}: cannot be executed: its lines end as on Windows, so its interpreter is "
+                      "\"{}\\r\", which does not exist; mend it with: sed -i 's/\\r$//' {}",
+                      program, interpreter, program);
+  }
+  return make_error(Errc::kInvalidArgument,
+                    "{}: cannot be executed: the interpreter that its first line names, {}, does "
+                    "not exist",
+                    program, interpreter);
+}
+
 Error program_error(const std::string& program, int error_number) {
   const std::string reason = std::generic_category().message(error_number);
   const bool is_path = program.find('/') != std::string::npos;
   if (error_number == ENOENT || error_number == ENOTDIR) {
-    if (is_path && ::access(program.c_str(), F_OK) == 0) {
-      return make_error(
-          Errc::kInvalidArgument,
-          "{}: cannot be executed: the interpreter named in its first line does not exist",
-          program);
-    }
+    if (is_path && ::access(program.c_str(), F_OK) == 0) return interpreter_missing(program);
     return is_path ? make_error(Errc::kNotFound, "{}: no such program", program)
                    : make_error(Errc::kNotFound,
                                 "{}: no such program in PATH; give its path if it is elsewhere",

@@ -30,6 +30,10 @@ const std::map<std::string, std::string, std::less<>> kDecidedLater{
     {"TORCHELASTIC_ERROR_FILE", "(a file of this job)"},
 };
 
+// Where they say the rendezvous' port, which the system may choose.
+const std::set<std::string, std::less<>> kRendezvousPorts{"DDP_COORDINATOR_PORT", "DDP_STORE_PORT",
+                                                          "MASTER_PORT"};
+
 // Stands for the port that rank 0's store will get.
 constexpr int kSomePort = 1;
 
@@ -85,7 +89,7 @@ std::string describe_environment(const config::JobSpec& spec, const wire::RoundS
       lines.insert(fmt::format("  {}=(its share of the host's CPUs)\n", name));
     } else if (name == "MASTER_PORT" && round.store_port != 0) {
       lines.insert(fmt::format("  {}=(a free port of node 0)\n", name));
-    } else if ((name == "MASTER_PORT" || name == "DDP_STORE_PORT") && spec.coordinator_port == 0) {
+    } else if (kRendezvousPorts.contains(name) && spec.coordinator_port == 0) {
       lines.insert(fmt::format("  {}=(the rendezvous' port)\n", name));
     } else {
       lines.insert(fmt::format("  {}={}\n", name, shell_quote(entry.substr(name.size() + 1))));

@@ -71,8 +71,13 @@ std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest
 }
 
 Error unknown_flag(const std::string& shown) {
-  const std::string_view name =
+  std::string_view name =
       std::string_view(shown).substr(std::min(shown.find_first_not_of('-'), shown.size()));
+  name = name.substr(0, name.find('='));
+  if (const auto meant = flag_of_other_launchers(name); !meant.empty()) {
+    return exit_error(kExitUsage, "{}: there is no such flag; write --{} N, --help lists them all",
+                      shown, meant);
+  }
   const std::string_view nearest =
       shown.starts_with("--") ? nearest_flag(name) : std::string_view();
   if (nearest.empty())

@@ -126,9 +126,8 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kRendezvous, "tls-ca", 0, "FILE",
      "certificate of the authority that signs the certificates of all nodes", "", true},
     {kRendezvous, "any-user", 0, "",
-     "let in processes of other users of this machine, too, such as workers that change their "
-     "user, or a Prometheus that runs here, and join a rendezvous of another user; else only this "
-     "user and root are let in",
+     "let other users of this machine in, and join a rendezvous of another user: for workers that "
+     "change their user, or a Prometheus that runs here; else only this user and root are let in",
      "", true},
 
     {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
@@ -364,8 +363,21 @@ std::string help_text() {
       "ddp-run's own: 2 the\n"
       "command line cannot be read, 64 a value is wrong, 66 port in use, 67 nodes missing, 71 "
       "rendezvous lost, 72 node\n"
-      "lost, 74 refused, 126 program not executable, 127 program not found.\n";
+      "lost, 74 refused, 77 this node is not fit, 78 a worker cannot be killed, 126 program not "
+      "executable, 127 program\n"
+      "not found.\n";
   return out;
+}
+
+std::string_view flag_of_other_launchers(std::string_view name) {
+  // mpirun's, srun's and accelerate's, too.
+  constexpr auto kWorkers = std::to_array<std::string_view>(
+      {"n", "np", "ntasks-per-node", "nprocs", "num-processes", "num-workers", "workers", "gpus",
+       "num-gpus", "gpus-per-node"});
+  constexpr auto kNodes = std::to_array<std::string_view>({"nodes", "num-machines", "machines"});
+  if (std::ranges::find(kWorkers, name) != kWorkers.end()) return "nproc-per-node";
+  if (std::ranges::find(kNodes, name) != kNodes.end()) return "nnodes";
+  return {};
 }
 
 std::string_view nearest_flag(std::string_view name) {

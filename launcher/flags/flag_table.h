@@ -48,4 +48,7 @@ std::string help_text();
 // The flag name that is most similar to `name` (without leading dashes); empty if none is similar.
 std::string_view nearest_flag(std::string_view name);
 
+// The flag that people mean who know other launchers' words; empty if it is none of these.
+std::string_view flag_of_other_launchers(std::string_view name);
+
 }  // namespace ddp::flags

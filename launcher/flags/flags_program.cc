@@ -44,6 +44,11 @@ void read_program_flags(FlagReader& reader, Options& options) {
   const char* not_shared = reader.environment("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
   options.spec.own_store = not_shared != nullptr && std::string_view(not_shared) == "1";
   if (const char* path = reader.environment("PATH"); path != nullptr) options.search_path = path;
+  if (!reader.line().has_program && options.module) {
+    return reader.fail(
+        exit_error(kExitUsage,
+                   "--module: the module is missing; write for example: ddp-run -m package.train"));
+  }
   if (!reader.line().has_program) {
     return reader.fail(
         exit_error(kExitUsage,

@@ -26,14 +26,12 @@ std::string name_of(const HostPort& endpoint) {
 }
 
 Error no_answer(const HostPort& endpoint, const Error& error) {
+  if (error.code == Errc::kNotFound) {
+    return exit_error(kExitJoinTimeout, "{}; check the spelling, or give its address",
+                      error.message);
+  }
   return exit_error(kExitJoinTimeout, "nothing answers at {}: {}; {}", name_of(endpoint),
                     error.message, kIsItYours);
-}
-
-Error another_program(const HostPort& endpoint, std::string_view why) {
-  return exit_error(kExitPortInUse,
-                    "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
-                    name_of(endpoint), why);
 }
 
 Result<Answer> ask_once(const HostPort& endpoint, const std::string& target,
@@ -77,6 +75,12 @@ std::optional<HostPort> place_of(const std::string& location) {
 }
 
 }  // namespace
+
+Error another_program(const HostPort& endpoint, std::string_view why) {
+  return exit_error(kExitPortInUse,
+                    "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
+                    name_of(endpoint), why);
+}
 
 Result<HostPort> parse_daemon(const std::string& text) {
   auto parsed = flags::parse_endpoint(text, kDefaultPort);

@@ -17,6 +17,9 @@ struct Daemon {
   Secret token;  // The job's; empty: none.
 };
 
+// What answers at `endpoint` is none.
+Error another_program(const HostPort& endpoint, std::string_view why);
+
 // HOST or HOST:PORT of a rendezvous daemon (default port 29400).
 Result<HostPort> parse_daemon(const std::string& text);
 

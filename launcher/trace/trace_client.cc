@@ -7,6 +7,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
 #include "common/store/socket.h"
+#include "launcher/hosting/daemon_page.h"
 #include "launcher/status/ask_daemon.h"
 
 namespace ddp::trace {
@@ -22,6 +23,8 @@ Result<status::Answer> begin(const TraceRequest& request) {
   auto answer = status::ask(request.daemon,
                             job.empty() ? "/trace" : "/trace?job=" + status::query_value(job));
   if (!answer || answer->status == 200) return answer;
+  if (hosting::http_field(answer->head, "content-type").starts_with("text/html"))
+    return status::another_program(request.daemon.endpoint, "it has no page /trace");
   const auto why = status::body_of(*answer);
   if (!why) return why.error();
   return exit_error(kExitInvalidValue, "{}", why->substr(0, why->find('\n')));

@@ -53,7 +53,8 @@ TEST_F(Agent, GivesUpAfterTheJoinTimeout) {
   EXPECT_THAT(names(actions), ElementsAre("exit 67"));
   EXPECT_THAT(
       the<Exit>(actions).result.summary,
-      HasSubstr("--rdzv-endpoint head:29400: nobody answers after 10 s (connection refused)"));
+      HasSubstr(
+          "--rdzv-endpoint head:29400: no rendezvous answers within 10 s (connection refused)"));
   EXPECT_FALSE(core.next_deadline());
 }
 

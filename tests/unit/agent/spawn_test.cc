@@ -113,11 +113,14 @@ TEST(Spawn, AProgramThatCannotBeExecutedIs126AndNamed) {
   const test::TempDir dir;
   const std::string plain_file = dir.write("data.txt", "#!/bin/sh\nexit 0\n");
   const std::string orphan = dir.write("script", "#!/no/such/interpreter\n");
+  const std::string from_windows = dir.write("from-windows", "#!/bin/sh\r\nexit 0\r\n");
   ASSERT_EQ(::chmod(orphan.c_str(), 0755), 0);
-  for (const auto& [program, why] :
-       std::vector<std::pair<std::string, std::string>>{{plain_file, "Permission denied.*chmod"},
-                                                        {dir.path().string(), "cannot be executed"},
-                                                        {orphan, "interpreter"}}) {
+  ASSERT_EQ(::chmod(from_windows.c_str(), 0755), 0);
+  for (const auto& [program, why] : std::vector<std::pair<std::string, std::string>>{
+           {plain_file, "Permission denied.*chmod"},
+           {dir.path().string(), "cannot be executed"},
+           {orphan, "names, /no/such/interpreter, does"},
+           {from_windows, "Windows.*sed -i"}}) {
     const auto process = spawn(request({program}));
     ASSERT_FALSE(process.has_value()) << program;
     EXPECT_EQ(spawn_failure_status(process.error()), 126) << program;

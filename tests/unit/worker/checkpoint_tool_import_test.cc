@@ -98,7 +98,7 @@ TEST_F(ToolImportTest, AStepThatExistsIsNotReplaced) {
 TEST_F(ToolImportTest, RefusesWhatMakesNoSense) {
   write_file("f.safetensors", tensors_);
   EXPECT_EQ(run({"import", file("f.safetensors"), path()}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("--module is \"\"; expected the name of the program's module"));
+  EXPECT_THAT(err_, HasSubstr("--module is missing; give the name of the program's module"));
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "a/b"}), kExitInvalidValue);
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "net", "--step", "-1"}),
             kExitInvalidValue);

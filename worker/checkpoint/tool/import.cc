@@ -97,10 +97,15 @@ Result<Import> import_of(const Arguments& arguments) {
   auto step = integer_option(arguments, "step", 0, 0);
   if (!step) return step.error();
   Import import{arguments.paths[1], arguments.value("module"), *step};
-  if (import.module.empty() || import.module.find('/') != std::string::npos) {
+  if (import.module.empty()) {
     return make_error(Errc::kInvalidArgument,
-                      "--module is \"{}\"; expected the name of the program's module, without '/' "
-                      "(for ddp-train: model)",
+                      "--module is missing; give the name of the program's module (for ddp-train: "
+                      "--module model)");
+  }
+  if (import.module.find('/') != std::string::npos) {
+    return make_error(Errc::kInvalidArgument,
+                      "--module is \"{}\"; give the name of the program's module without '/' (for "
+                      "ddp-train: --module model)",
                       import.module);
   }
   return import;

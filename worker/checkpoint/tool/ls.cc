@@ -18,6 +18,11 @@ int run_ls(const std::vector<std::string>& arguments, std::ostream& out, std::os
   if (!parsed) return report_usage("ls", parsed.error(), err);
   auto target = find_target(parsed->paths[0]);
   if (!target) return report("ls", target.error(), kExitDataInvalid, err);
+  if (target->entries.empty()) {
+    err << fmt::format(
+        "note: there is no checkpoint in {}; name the folder that --checkpoint-dir names\n",
+        parsed->paths[0]);
+  }
   int status = kExitSuccess;
   out << fmt::format("{:<24} {:>10} {:>6} {:>6} {:>8} {:>14}  {}\n", "name", "step", "epoch",
                      "world", "tensors", "bytes", "state");

@@ -9,7 +9,7 @@ namespace ddp::checkpoint {
 Result<void> make_file(FileSystem& files, const std::string& path,
                        const std::function<Result<void>(const std::string& temporary)>& fill) {
   if (files.open_file(path) || files.list(path)) {
-    return make_error(Errc::kExists, "{} already exists", path);
+    return make_error(Errc::kExists, "{} already exists; remove it, or name another file", path);
   }
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   if (auto filled = fill(temporary); !filled) {

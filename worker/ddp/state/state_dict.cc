@@ -128,7 +128,10 @@ namespace {
 
 // Of a checkpoint's tensor and the model's of that name: empty, or what is different.
 std::string difference(const StateTensor& state, const checkpoint::TensorRecord* record) {
-  if (record == nullptr) return fmt::format("the checkpoint has no tensor \"{}\"", state.name);
+  if (record == nullptr) {
+    return fmt::format("the checkpoint has no tensor \"{}\": is it one of another model?",
+                       state.name);
+  }
   if (stored_type(state.tensor.scalar_type()) == record->type &&
       state.tensor.sizes().vec() == record->shape) {
     return {};
