@@ -60,6 +60,7 @@ int Supervisor::run() {
       if (job_id == plan_.spec.job_id) on_job_finished(finish);
     });
     trace_whole_job();
+    if (const std::string place = plan::where_to_watch(plan_); !place.empty()) notice(place);
   }
   wait_for_signal();
   if (plan_.etcd) {
@@ -141,7 +142,9 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   // The others need the rendezvous in this process, where this node does not wait for them
   // (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT) and where they do without its workers.
   const bool has_finished = end.result->exit_code == kExitSuccess;
-  if ((has_finished || end.result->exit_code == kExitUnfit) && server() != nullptr && !finish_) {
+  const bool others_go_on =
+      plan_.spec.rules.max_nodes > 1 && (has_finished || end.result->exit_code == kExitUnfit);
+  if (others_go_on && server() != nullptr && !finish_) {
     done_ = *end.result;
     return notice((has_finished ? "" : done_->summary + "; ") +
                   "the rendezvous runs here until the others have finished");

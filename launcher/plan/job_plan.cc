@@ -118,9 +118,15 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
 std::string what_its_loss_means(const JobPlan& plan) {
   if (plan.replicas > 1 || plan.etcd || plan.spec.rules.max_nodes < 2) return {};
   return fmt::format(
-      "if this node ({}) is lost, the job waits --coordinator-timeout for it and then ends; with "
-      "three nodes or more, or with --rdzv-backend etcd, another one takes over",
-      plan.spec.host);
+      "if this node ({}) is lost, the job waits {} s for it (--coordinator-timeout), then ends; "
+      "with three nodes or more, or with --rdzv-backend etcd, another node takes over",
+      plan.spec.host, plan.spec.coordinator_timeout_ms / 1'000);
+}
+
+std::string where_to_watch(const JobPlan& plan) {
+  if (!plan.port_is_chosen || !plan.spec.output.status_line) return {};
+  const std::string at = host_and_port(plan.spec.coordinator_host, plan.spec.coordinator_port);
+  return fmt::format("look at this job at http://{}/, or with: ddp-run top {}", at, at);
 }
 
 Result<JobPlan> plan_job(const flags::Options& given, const machine::Machine& machine) {
@@ -175,6 +181,7 @@ Result<JobPlan> plan_job(const flags::Options& given, const machine::Machine& ma
   auto log_dir = make_log_folder(options);
   if (!log_dir) return log_dir.error();
   spec.log_dir = std::move(*log_dir);
+  plan.port_is_chosen = plan.host && spec.coordinator_port == 0;
   return plan;
 }
 

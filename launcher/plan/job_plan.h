@@ -17,7 +17,8 @@ struct JobPlan {
   config::JobSpec spec;  // coordinator_port is 0 if the system picks the port.
   // Run the rendezvous daemon here, unless one answers at the endpoint already.
   bool host = false;
-  std::string bind_address;  // Numeric; empty: all addresses.
+  bool port_is_chosen = false;  // By the system, once the daemon runs.
+  std::string bind_address;     // Numeric; empty: all addresses.
   // The endpoint's own address, if this node reaches the rendezvous that it hosts at another one.
   // That other one is loopback if the job has one node and no token, and the machine's own address
   // if --master-addr is not an address of this machine. Another daemon may answer at the endpoint's
@@ -65,6 +66,10 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
 // What it means if the node that hosts the rendezvous is lost; empty if any other node takes over,
 // or if there is no other.
 std::string what_its_loss_means(const JobPlan& plan);
+
+// For the person at the terminal: where to look at a job whose port the system has chosen, once it
+// is known. Empty if there is nothing to say.
+std::string where_to_watch(const JobPlan& plan);
 
 // Whether this task is not the first of its node. The first task then supervises this one's worker.
 bool is_follower(const flags::Options& options);

@@ -149,8 +149,16 @@ TEST_F(DdpRunExit, EndpointThatNobodyAnswers) {
   const Finished job =
       run_job(node(2, port, {"--node-rank", "1", "--join-timeout", "0.5", "true"}));
   EXPECT_EQ(job.status, 67);
-  EXPECT_THAT(job.err,
-              HasSubstr("--rdzv-endpoint 127.0.0.1:" + std::to_string(port) + ": nobody answers"));
+  EXPECT_THAT(job.err, HasSubstr("--rdzv-endpoint 127.0.0.1:" + std::to_string(port) +
+                                 ": no rendezvous answers"));
+}
+
+// Nobody else can come, so nothing is to be waited for.
+TEST_F(DdpRunExit, AJobOfOneUnfitNodeEndsAtOnce) {
+  const Finished job = run_job(
+      {"--standalone", "--health-check", "--check-dir", folder_.path() / "nosuch", "true"});
+  EXPECT_EQ(job.status, 77);
+  EXPECT_THAT(job.err, HasSubstr("/nosuch: No such file or directory"));
 }
 
 TEST_F(DdpRunExit, NodesThatDoNotComeAreCounted) {

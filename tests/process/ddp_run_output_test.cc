@@ -378,7 +378,8 @@ TEST_F(DdpRunTerminal, ALostAgentsStatusLineIsErased) {
   ASSERT_EQ(alive("ddp-agent").size(), 1U);
   ::kill(alive("ddp-agent").front(), SIGKILL);
   EXPECT_NE(end(), 0);
-  EXPECT_THAT(seen_, testing::StartsWith("round 0 | 1 node | 2 workers\r\x1b[K"));
+  EXPECT_THAT(seen_, HasSubstr("\r\nround 0 | 1 node | 2 workers\r\x1b[K"));
+  EXPECT_THAT(seen_, testing::StartsWith("ddp-run: look at this job at http://127.0.0.1:"));
 }
 
 TEST_F(DdpRunTerminal, TheStatusLineCanBeDeclined) {

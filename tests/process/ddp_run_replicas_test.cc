@@ -227,7 +227,8 @@ TEST_F(DdpRunReplicas, CanBeTurnedOff) {
   keep_record_ = 1;
   const auto nodes = start_nodes(
       3, "2:3", {"--max-restarts", "1", "--rdzv-replicas", "1", "--coordinator-timeout", "2"});
-  EXPECT_THAT(nodes[0]->err(), HasSubstr("is lost, the job waits --coordinator-timeout for it"));
+  EXPECT_THAT(nodes[0]->err(),
+              HasSubstr("is lost, the job waits 2 s for it (--coordinator-timeout)"));
   nodes[0]->kill(SIGKILL);
   for (const int node : {1, 2}) {
     EXPECT_NE(nodes[node]->wait(), 0);
