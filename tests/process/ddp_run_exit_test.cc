@@ -155,8 +155,8 @@ TEST_F(DdpRunExit, EndpointThatNobodyAnswers) {
 
 // Nobody else can come, so nothing is to be waited for.
 TEST_F(DdpRunExit, AJobOfOneUnfitNodeEndsAtOnce) {
-  const Finished job = run_job(
-      {"--standalone", "--health-check", "--check-dir", folder_.path() / "nosuch", "true"});
+  const Finished job =
+      run_job({"--standalone", "--health-check", "--check-dir", folder_.path() / "nosuch", "true"});
   EXPECT_EQ(job.status, 77);
   EXPECT_THAT(job.err, HasSubstr("/nosuch: No such file or directory"));
 }

@@ -244,6 +244,21 @@ def requests_are_answered(folder):
             job.shows("ddp_run: SIGTERM has asked for a checkpoint and the end")
 
 
+def loaders_outlive_requests(folder):
+    """The signals reach the whole process group: a worker needs its loader's processes until the step boundary."""
+    # Before Python 3.14, the process that forks them does not import the program.
+    ways = ("fork", "spawn", "forkserver") if sys.version_info >= (3, 14) else ("fork", "spawn")
+    for way in ways:
+        (Path(folder) / way).mkdir()
+        with Job(f"{folder}/{way}", "serves_requests", LOADER=way) as job:
+            jobs.wait_until(lambda: any(catches(pid, signal.SIGTERM) for pid in job.node.workers()), LIMIT_S, "the handler")
+            request(job.folder, job, lambda number: os.killpg(job.node.workers()[0], number), signal.SIGUSR1)
+            request(job.folder, job, job.send, signal.SIGTERM)
+            job.ends_with(143)
+            job.shows("ddp_run: SIGTERM has asked for a checkpoint and the end")
+            assert "DataLoader worker" not in job.log, job.log
+
+
 def catches(pid, number):
     found = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     return bool(int(found[1], 16) >> (number - 1) & 1)
@@ -276,6 +291,14 @@ def failed_round_ends_at_once(folder):
         job.ends_with(128 + signal.SIGKILL)
 
 
+def sigterm_acts_when_the_round_fails(folder):
+    with Job(folder, "loses_rank_1_after_request", "--shutdown-timeout", str(2 * LIMIT_S), workers=2) as job:
+        jobs.wait_until(lambda: len(list(Path(folder).glob("waits.*"))) == 2, LIMIT_S, "the ranks")
+        job.send(signal.SIGTERM)
+        job.ends_with(143)
+        assert not (Path(folder) / "goes_on").exists(), job.log
+
+
 def a_trace_says_who_is_late(folder):
     file = Path(folder) / "trace.json"
     with Job(folder, "trains", "--trace", str(file), workers=2) as job:
@@ -293,8 +316,8 @@ def a_trace_says_who_is_late(folder):
 
 CASES = [steps_are_seen, a_trace_says_who_is_late, unknown_loss_is_none, status_line, misuse_is_refused, nothing_without_agent, nothing_in_children, first_exception_is_named,
          import_alone_tells_no_steps, no_progress_ends_the_job, childs_exception_is_not_reported, under_torchrun, own_hook_is_kept, hang_shows_python_frames,
-         hang_below_a_shell, no_signal_to_another_program, requests_are_answered, requests_without_launcher, own_handler_is_kept,
-         failed_round_ends_at_once]
+         hang_below_a_shell, no_signal_to_another_program, requests_are_answered, loaders_outlive_requests, requests_without_launcher, own_handler_is_kept,
+         failed_round_ends_at_once, sigterm_acts_when_the_round_fails]
 
 
 def main():

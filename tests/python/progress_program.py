@@ -183,9 +183,22 @@ def replaced_by_another_program():
     os.execvp("sh", ["sh", "-c", "trap 'echo DIED >&2' EXIT; while :; do sleep 1; done"])
 
 
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**6
+
+    def __getitem__(self, index):
+        return index
+
+
+def batches():
+    way = os.environ.get("LOADER")  # Of multiprocessing.
+    return torch.utils.data.DataLoader(Numbers(), num_workers=2, multiprocessing_context=way, timeout=LIMIT_S) if way else range(10**9)
+
+
 def serves_requests():
     dist.init_process_group("ddp" if os.environ.get("BACKEND") is None else os.environ["BACKEND"])
-    for step in range(10**9):
+    for step, _ in enumerate(batches()):
         dist.all_reduce(torch.ones(3))
         ddp_run.progress(step)
         if ddp_run.checkpoint_requested():
@@ -220,6 +233,23 @@ def trains():
         model(torch.ones(4, 64)).sum().backward()
         ddp_run.progress(step)
     dist.destroy_process_group()
+
+
+def loses_rank_1_after_request():
+    """Its round fails between the signal and the step boundary that would see to it."""
+    def train(group):
+        ddp_run.checkpoint_requested(group)
+        child = subprocess.Popen(["sleep", "1000"])
+        out(f"waits.{RANK}").write_text("")
+        child.wait()  # The signal reaches the whole process group.
+        if RANK == 1:
+            os._exit(1)
+        dist.all_reduce(torch.ones(3), group=group)
+
+    try:
+        ddp_run.run_elastic(ddp_run.ElasticState(step=0), train, backend="ddp")
+    finally:
+        out("goes_on").write_text("")
 
 
 def blocks_after_request():

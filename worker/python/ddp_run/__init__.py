@@ -20,6 +20,7 @@ from ddp_run.sampler import DistributedSampler
 from ddp_run.spawn import spawn
 from ddp_run.summary_writer import SummaryWriter
 from ddp_run.trace import trace_scope
+from ddp_run import loader_processes as _loader_processes
 from ddp_run import stacks as _stacks
 
 __all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "LogicalWorld", "SummaryWriter", "abort", "checkpoint_requested",
@@ -28,4 +29,5 @@ __all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "
 
 register()
 _failures.install()
+_loader_processes.install()
 _stacks.install()

@@ -108,8 +108,8 @@ def checkpoint_requested(group: dist.ProcessGroup | None = None) -> bool:
     Ranks without the signal go on, and the job with them if it allows fewer workers. A second SIGTERM ends the process at once, and so does
     the one by which an agent ends a round that has failed. So from its first call on, a program must go on calling this.
 
-    It works without ddp-run, too. A signal for which the program has a handler of its own is left to that handler. Data-loader workers and
-    other children always get False.
+    It works without ddp-run, too. A signal for which the program has a handler of its own is left to that handler. The processes of a
+    torch DataLoader go on reading meanwhile. In them and in other children the answer is always False.
     """
     if not worker_process.is_worker():
         return False

@@ -1,5 +1,9 @@
 #include "worker/python/native/requests.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <mutex>
 #include <optional>
 
@@ -19,6 +23,13 @@ struct Requests {
 Requests& all() {
   static Requests& one = *new Requests;
   return one;
+}
+
+std::atomic<pid_t> reads_for = 0;  // leave_requests_to(); for the handler.
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+
+void end_if_worker_wants_it(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  if (info->si_pid == reads_for || ::kill(reads_for, 0) != 0) ::_exit(0);
 }
 
 }  // namespace
@@ -43,6 +54,17 @@ void end_requests(bool goes_on) {
   const std::lock_guard lock(own.mutex);
   own.over = !goes_on;
   own.listening.reset();
+}
+
+void leave_requests_to(pid_t worker) {
+  reads_for = worker;
+  struct sigaction action = {};
+  action.sa_sigaction = end_if_worker_wants_it;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  ::sigaction(SIGTERM, &action, nullptr);
+  struct sigaction former = {};
+  ::sigaction(SIGUSR1, nullptr, &former);
+  if (former.sa_handler == SIG_DFL) ::signal(SIGUSR1, SIG_IGN);
 }
 
 }  // namespace ddp::python

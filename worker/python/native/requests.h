@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include "worker/runtime/checkpoint_requests.h"
 
 namespace ddp::python {
@@ -15,5 +17,9 @@ bool take_stop_request();
 // The process's round is over. A SIGTERM has its former meaning again, also one that has come
 // already: the agent ends processes that do not go on.
 void end_requests(bool goes_on);
+
+// For a process that reads data for the process `worker`: that one sees to SIGTERM and SIGUSR1.
+// They end this process only if `worker` itself sends SIGTERM, or lives no longer.
+void leave_requests_to(pid_t worker);
 
 }  // namespace ddp::python

@@ -15,6 +15,7 @@
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/python_call.h"
+#include "worker/python/native/requests.h"
 #include "worker/python/native/round_group.h"
 
 // From round to round: ddp::run_elastic() with a Python function.
@@ -38,7 +39,11 @@ void train_round(const KeptObject& train, const std::shared_ptr<ProcessGroup>& g
   if (raised.is_none()) return;
   const auto& [text, cause] = raised.cast<std::pair<std::string, std::string>>();
   if (cause == "ends") throw ProgramEnds();
-  if (cause == "lost" && failure) throw CollectiveError(*failure);
+  if (cause == "lost" && failure) {
+    // No step boundary comes that would see to a SIGTERM. One that has come acts now.
+    end_requests(true);
+    throw CollectiveError(*failure);
+  }
   throw std::runtime_error(text);
 }
 

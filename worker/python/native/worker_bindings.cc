@@ -46,6 +46,7 @@ void bind_worker(py::module_& module) {
       },
       py::arg("catches_usr1"), py::arg("catches_term"), ReleaseGil());
   module.def("take_stop_request", &take_stop_request, ReleaseGil());
+  module.def("leave_requests_to", &leave_requests_to, py::arg("worker"));
   module.def("write_error_file", &runtime::write_error_file, py::arg("message"),
              py::arg("callstack"), py::arg("secondary"), ReleaseGil());
   module.def(
