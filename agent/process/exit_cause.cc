@@ -1,6 +1,7 @@
 #include "agent/process/exit_cause.h"
 
 #include <csignal>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -53,10 +54,17 @@ std::string signal_text(const Ending& ending) {
 
 // What the user can do about an exception; empty if nothing is known.
 std::string remedy(const std::string& message) {
+  const auto says = [&](std::string_view words) {
+    return message.find(words) != std::string::npos;
+  };
   // PyTorch has "is build without" and "was built without" in different releases.
-  if (message.find("without libuv support") == std::string::npos) return "";
-  return "this PyTorch is built without libuv, so it cannot connect to the store of a launcher; "
-         "before ddp-run, on all nodes: export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0";
+  if (says("without libuv support"))
+    return "this PyTorch is built without libuv, so it cannot connect to the store of a launcher; "
+           "before ddp-run, on all nodes: export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0";
+  if (says("Unknown backend type ddp") || says("Unknown c10d backend type DDP"))
+    return "PyTorch does not know the backend ddp; write `import ddp_run` before "
+           "init_process_group() (the package python3-ddp-run has it)";
+  return "";
 }
 
 }  // namespace

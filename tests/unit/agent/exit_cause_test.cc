@@ -252,5 +252,13 @@ TEST(ExitCause, APyTorchWithoutLibuvHasARemedy) {
               testing::HasSubstr("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0"));
 }
 
+TEST(ExitCause, AForgottenImportIsNamed) {
+  for (const char* message : {"AssertionError: Unknown backend type ddp",
+                              "RuntimeError: Unknown c10d backend type DDP"}) {
+    EXPECT_THAT(describe_ending({.exit_code = 1, .message = message}),
+                HasSubstr("write `import ddp_run` before init_process_group()"));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::agent

@@ -1,6 +1,6 @@
 """ddp-run for Python: the backend "ddp" of torch.distributed, and programs that go on when workers are lost (run_elastic).
 
-    import ddp_run                              # not needed with PyTorch 2.14 and newer
+    import ddp_run                              # needed before PyTorch 2.14
     torch.distributed.init_process_group("ddp")
 
 Ranks of one machine exchange data in shared memory, other ranks over TCP. All operations on CPU tensors have the meanings that
