@@ -225,6 +225,7 @@ class Job {
   bool hold_for_silent(ConnectionId from, const wire::Join& join, std::string_view peer_address);
   void release_held();
   void refuse(ConnectionId to, const std::string& message);
+  bool runs_another_program(const wire::Join& join) const;
   void add_node(ConnectionId from, const wire::Join& join, std::string_view peer_address);
   bool take_over(ConnectionId from, const wire::Join& join);
   void take_numbers(const wire::Join& join);
@@ -376,6 +377,7 @@ class Job {
   std::uint64_t joins_ = 0;
   bool any_left_ = false;
   std::string program_;  // The program's name, from the first node that gives one.
+  std::string role_;     // That node's.
 
   Budget budget_;
   NodeFailures node_failures_;

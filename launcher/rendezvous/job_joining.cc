@@ -106,6 +106,13 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
   }
 }
 
+// The same program may lie in different folders.
+bool Job::runs_another_program(const wire::Join& join) const {
+  const auto name = [](std::string_view path) { return path.substr(path.rfind('/') + 1); };
+  return !program_.empty() && !join.program.empty() && join.role == role_ &&
+         name(join.program) != name(program_);
+}
+
 void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view peer_address) {
   Node node;
   node.join = join;
@@ -116,6 +123,12 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
     welcome.notice = fmt::format(
         "--node-rank {} is taken by {}; this node gets another rank. Give each node its own",
         join.node_rank, holder);
+  } else if (runs_another_program(join)) {
+    welcome.notice = fmt::format(
+        "this node runs {}, and the first one runs {}; ranks of different programs wait for each "
+        "other for ever, so type the same line on all nodes, or give programs that belong together "
+        "different --role",
+        join.program, program_);
   } else if (!join.release.empty() && join.release != release()) {
     welcome.notice = fmt::format(
         "this node has ddp-run {} and the rendezvous has {}; they work together, but install the "
@@ -132,7 +145,10 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
   node_of_[from] = join.node_id;
   known_.insert(join.node_id);
   readmit(join.host);
-  if (program_.empty()) program_ = join.program;
+  if (program_.empty()) {
+    program_ = join.program;
+    role_ = join.role;
+  }
   send(from, welcome);
 }
 

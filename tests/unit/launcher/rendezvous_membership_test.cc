@@ -149,6 +149,22 @@ TEST(Membership, AWishForARankThatIsTakenIsDropped) {
   EXPECT_EQ(h.last<wire::RoundStart>(cb).group_rank, 0);
 }
 
+TEST(Membership, ANodeWithAnotherProgramIsToldSo) {
+  Harness h;
+  const auto notice_to = [&](const char* node, const char* program, const char* role) {
+    wire::Join join = Harness::node(node, 4, 4);
+    join.program = program;
+    join.role = role;
+    return h.last<wire::Welcome>(h.join(join)).notice;
+  };
+  EXPECT_EQ(notice_to("a", "train.py", "default"), "");
+  EXPECT_EQ(notice_to("b", "/home/b/train.py", "default"), "");
+  EXPECT_EQ(notice_to("c", "serve.py", "server"), "");
+  EXPECT_THAT(
+      notice_to("d", "train_ddp.py", "default"),
+      testing::StartsWith("this node runs train_ddp.py, and the first one runs train.py; "));
+}
+
 TEST(Membership, AMemberKeepsItsRankOverRounds) {
   Harness h;
   const auto a = h.join(Harness::node("a", 3, 3, 3));
