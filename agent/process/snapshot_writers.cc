@@ -368,8 +368,7 @@ std::string SnapshotWriters::fault_at_look(Job& job) {
       job.told_at = standing->seconds;
       events_.print(
           fmt::format("checkpoint of step {}: {} has been stuck in {} for {:.0f} s on {}; training "
-                      "goes on, and the "
-                      "save is given up after {:.3g} s",
+                      "goes on, and the save is given up after {:.3g} s",
                       job.snapshot.step, path.substr(path.rfind('/') + 1), standing->call,
                       standing->seconds, host_name(), standing->limit));
     }

@@ -135,16 +135,24 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// The interpreter that a script's first line names.
+// The interpreter that a script's first line names; empty if the program is no script.
 std::string interpreter_of(const std::string& program) {
   std::string line;
   std::getline(std::ifstream(program), line);
-  const auto begin = std::min(line.find_first_not_of("#! \t"), line.size());
+  if (!line.starts_with("#!")) return {};
+  const auto begin = std::min(line.find_first_not_of(" \t", 2), line.size());
   return line.substr(begin, line.find_first_of(" \t", begin) - begin);
 }
 
 Error interpreter_missing(const std::string& program) {
   std::string interpreter = interpreter_of(program);
+  if (interpreter.empty()) {
+    return make_error(
+        Errc::kInvalidArgument,
+        "{}: cannot be executed: the loader that it is linked for does not exist; was "
+        "it built for another system?",
+        program);
+  }
   if (interpreter.ends_with('\r')) {
     interpreter.pop_back();
     return make_error(Errc::kInvalidArgument,

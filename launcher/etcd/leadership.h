@@ -139,8 +139,8 @@ class Leadership {
   Revision state_revision_ = 0;  // The state key's mod_revision as last seen; 0: no such key.
   StoredState state_;
   std::deque<Pending> pending_;
-  std::vector<std::function<void()>>
-      unconfirmed_;  // Those of confirm() that no question is under way for.
+  // Those of confirm() that no question is under way for.
+  std::vector<std::function<void()>> unconfirmed_;
   bool writing_ = false;
 };
 

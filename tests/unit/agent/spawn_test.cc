@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -114,13 +116,20 @@ TEST(Spawn, AProgramThatCannotBeExecutedIs126AndNamed) {
   const std::string plain_file = dir.write("data.txt", "#!/bin/sh\nexit 0\n");
   const std::string orphan = dir.write("script", "#!/no/such/interpreter\n");
   const std::string from_windows = dir.write("from-windows", "#!/bin/sh\r\nexit 0\r\n");
+  std::ifstream shell("/bin/sh", std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(shell), {});
+  const auto loader = bytes.find("/lib64/ld-");
+  ASSERT_NE(loader, std::string::npos);
+  const std::string foreign = dir.write("foreign", bytes.replace(loader, 6, "/nosuc"));
+  ASSERT_EQ(::chmod(foreign.c_str(), 0755), 0);
   ASSERT_EQ(::chmod(orphan.c_str(), 0755), 0);
   ASSERT_EQ(::chmod(from_windows.c_str(), 0755), 0);
   for (const auto& [program, why] : std::vector<std::pair<std::string, std::string>>{
            {plain_file, "Permission denied.*chmod"},
            {dir.path().string(), "cannot be executed"},
            {orphan, "names, /no/such/interpreter, does"},
-           {from_windows, "Windows.*sed -i"}}) {
+           {from_windows, "Windows.*sed -i"},
+           {foreign, "loader that it is linked for"}}) {
     const auto process = spawn(request({program}));
     ASSERT_FALSE(process.has_value()) << program;
     EXPECT_EQ(spawn_failure_status(process.error()), 126) << program;

@@ -158,7 +158,7 @@ TEST(Membership, ANodeWithAnotherProgramIsToldSo) {
     return h.last<wire::Welcome>(h.join(join)).notice;
   };
   EXPECT_EQ(notice_to("a", "train.py", "default"), "");
-  EXPECT_EQ(notice_to("b", "/home/b/train.py", "default"), "");
+  EXPECT_EQ(notice_to("b", "elsewhere/train.py", "default"), "");
   EXPECT_EQ(notice_to("c", "serve.py", "server"), "");
   EXPECT_THAT(
       notice_to("d", "train_ddp.py", "default"),
