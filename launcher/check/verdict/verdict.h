@@ -72,7 +72,7 @@ bool is_fit(const std::vector<Verdict>& verdicts);
 // The failed ones on one line: "open files: 256 (at least 528); ...". Empty if there is none.
 std::string what_failed(const std::vector<Verdict>& verdicts);
 
-// A table for people, with the remedies below it.
+// A table for people. Below it are the remedies, or a line that says that all is well.
 std::string table(const std::vector<Verdict>& verdicts);
 
 // The same for programs: {"fit": bool, "nodes": [{"node", "host", "fit", "checks": [...]}]}.

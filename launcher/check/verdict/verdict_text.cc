@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/count_text.h"
 #include "common/base/json_text.h"
 #include "launcher/check/verdict/verdict.h"
 
@@ -57,7 +58,11 @@ std::string table(const std::vector<Verdict>& verdicts) {
     if (verdict.state == State::kOk) continue;
     remedies += fmt::format("{} on {}: {}\n", verdict.thing, verdict.host, verdict.remedy);
   }
-  return aligned(rows) + (remedies.empty() ? "" : "\nWhat to do:\n" + remedies);
+  if (remedies.empty()) {
+    return fmt::format("{}\nAll is well: each of {} passed.\n", aligned(rows),
+                       count_text(static_cast<std::int64_t>(verdicts.size()), "check"));
+  }
+  return aligned(rows) + "\nWhat to do:\n" + remedies;
 }
 
 std::string json_text(const std::vector<Verdict>& verdicts) {

@@ -168,7 +168,13 @@ TEST(LocalVerdicts, TheTableHasTheRemediesBelow) {
   EXPECT_THAT(text, testing::StartsWith("NODE  CHECK "));
   EXPECT_THAT(text, testing::ContainsRegex("\nn1    open files +failed +256 +at least 544\n"));
   EXPECT_THAT(text, HasSubstr("\nWhat to do:\nopen files on n1: ulimit -n 65536"));
-  EXPECT_THAT(table(judge_node(0, enough())), testing::Not(HasSubstr("What to do")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("All is well")));
+}
+
+TEST(LocalVerdicts, TheTableEndsWithAWordIfAllIsWell) {
+  const std::string text = table(judge_node(0, enough()));
+  EXPECT_THAT(text, testing::Not(HasSubstr("What to do")));
+  EXPECT_THAT(text, testing::EndsWith("\n\nAll is well: each of 13 checks passed.\n"));
 }
 
 TEST(LocalVerdicts, JsonHasTheSame) {
