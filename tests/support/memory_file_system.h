@@ -48,10 +48,12 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
     unfetchable_ = {std::move(part), offset};
   }
 
-  // What a new process finds if the machine kept running: everything.
+  // What a new process finds if the machine kept running: everything. What was not durable still is
+  // not.
   MemoryFileSystem after_kill() const {
     MemoryFileSystem after;
-    after.root_ = copy(*root_);
+    Copies copies;
+    after.root_ = copy(root_, copies);
     return after;
   }
   // What a process finds after a power cut: everything durable, and a random choice of the rest.
@@ -95,7 +97,7 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   }
 
   Result<std::unique_ptr<checkpoint::ReadableFile>> open_file(const std::string& path) override {
-    const NodePtr node = find(path);
+    const NodePtr node = find_through_links(path);
     if (!node) return make_error(Errc::kNotFound, "{} does not exist", path);
     if (node->kind != Kind::kFile) return make_error(Errc::kCorrupt, "{} is no file", path);
     if (!unreadable_.empty() && path.find(unreadable_) != std::string::npos) {
@@ -107,11 +109,11 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   Result<std::shared_ptr<const checkpoint::MappedFile>> map_file(const std::string& path) override {
     if (auto opened = open_file(path); !opened) return opened.error();
     return std::shared_ptr<const checkpoint::MappedFile>(
-        std::make_shared<Mapped>(find(path), path, unfetchable_));
+        std::make_shared<Mapped>(find_through_links(path), path, unfetchable_));
   }
 
   Result<std::vector<std::string>> list(const std::string& path) override {
-    const NodePtr node = find(path);
+    const NodePtr node = find_through_links(path);
     if (!node) return make_error(Errc::kNotFound, "{} does not exist", path);
     if (node->kind != Kind::kFolder) return make_error(Errc::kIo, "{} is no folder", path);
     std::vector<std::string> result;
@@ -135,9 +137,9 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
 
   Result<void> remove_file(const std::string& path) override {
     const NodePtr node = find(path);
-    if (!node || node->kind == Kind::kFolder) {
-      return make_error(Errc::kIo, "cannot remove {}: no such file", path);
-    }
+    if (!node) return make_error(Errc::kNotFound, "{} does not exist", path);
+    if (node->kind == Kind::kFolder)
+      return make_error(Errc::kInvalidArgument, "{} is a folder", path);
     return unlink(path);
   }
 
@@ -254,8 +256,14 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
 
   static std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-  NodePtr find(const std::string& path) const {
-    NodePtr node = root_;
+  // Like the kernel, it goes through links in the middle of a path. Links have relative targets.
+  NodePtr find(const std::string& path) const { return find_below(root_, path); }
+  NodePtr find_through_links(const std::string& path) const {
+    const NodePtr node = find(path);
+    if (!node || node->kind != Kind::kLink) return node;
+    return find_below(find(checkpoint::parent_path(path)), node->data);
+  }
+  static NodePtr find_below(NodePtr node, const std::string& path) {
     std::size_t begin = 0;
     while (node && begin < path.size()) {
       const std::size_t end = std::min(path.find('/', begin), path.size());
@@ -263,7 +271,10 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
       begin = end + 1;
       if (name.empty() || name == ".") continue;
       const auto child = node->entries.find(name);
-      node = child == node->entries.end() ? nullptr : child->second;
+      NodePtr next = child == node->entries.end() ? nullptr : child->second;
+      if (next && next->kind == Kind::kLink && begin < path.size())
+        next = find_below(node, next->data);
+      node = std::move(next);
     }
     return node;
   }
@@ -303,12 +314,24 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
     return {};
   }
 
-  static NodePtr copy(const Node& node) {
-    auto result = std::make_shared<Node>(node.kind);
-    result->data = result->durable_data = node.data;
-    for (const auto& [name, child] : node.entries) result->entries[name] = copy(*child);
-    result->durable_entries = result->entries;
-    return result;
+  // A node may have several names: today's, the durable one, those of pending changes.
+  using Copies = std::map<const Node*, NodePtr>;
+  static NodePtr copy(const NodePtr& node, Copies& copies) {
+    if (!node) return nullptr;
+    NodePtr& result = copies[node.get()];
+    if (result) return result;
+    result = std::make_shared<Node>(node->kind);
+    const NodePtr made = result;
+    made->data = node->data;
+    made->durable_data = node->durable_data;
+    for (const auto& [name, child] : node->entries) made->entries[name] = copy(child, copies);
+    for (const auto& [name, child] : node->durable_entries)
+      made->durable_entries[name] = copy(child, copies);
+    for (const NameChange& names : node->pending) {
+      NameChange& change = made->pending.emplace_back();
+      for (const auto& [name, child] : names) change.emplace_back(name, copy(child, copies));
+    }
+    return made;
   }
 
   static NodePtr survivor(const Node& node, std::mt19937_64& dice) {

@@ -78,10 +78,11 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers 
 
 Result<void> Directory::remove_leftover(const std::string& name) {
   const std::string path = join_path(path_, name);
-  // It is a folder, a link or a probe, or another process has removed it.
-  if (files_->list(path)) return remove_tree(*files_, path);
+  // A link, such as the next `latest`, is removed itself. Listing it would list a checkpoint.
   auto removed = files_->remove_file(path);
-  if (!removed && removed.error().code == Errc::kNotFound) return {};
+  if (removed) return removed;
+  if (removed.error().code == Errc::kNotFound) return {};  // Another process has removed it.
+  if (removed.error().code == Errc::kInvalidArgument) return remove_tree(*files_, path);
   return removed;
 }
 

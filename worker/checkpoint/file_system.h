@@ -78,11 +78,12 @@ class FileSystem {
   virtual Result<std::unique_ptr<ReadableFile>> open_file(const std::string& path) = 0;
   // kNotFound if there is none.
   virtual Result<std::shared_ptr<const MappedFile>> map_file(const std::string& path) = 0;
-  // Names in a folder, without "." and "..", unordered. kNotFound if it does not exist.
+  // Names in a folder, or in the one that a link points to, without "." and "..", unordered.
+  // kNotFound if it does not exist.
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
   // Atomic. A file or link at `to` is replaced; a folder there must be empty.
   virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
-  // A file or a link.
+  // A file, or a link itself. kNotFound if there is none, kInvalidArgument if it is a folder.
   virtual Result<void> remove_file(const std::string& path) = 0;
   // An empty folder.
   virtual Result<void> remove_directory(const std::string& path) = 0;
@@ -106,7 +107,8 @@ Result<void> write_durably(FileSystem& files, const std::string& path, std::stri
 // exists.
 Result<void> make_directories(FileSystem& files, const std::string& path);
 
-// Removes a folder and the files in it. Goes on after a failure and returns the first one.
+// Removes a folder and the files in it. Goes on after a failure and returns the first one. Not for
+// a link: it would remove what is in the folder that the link points to.
 Result<void> remove_tree(FileSystem& files, const std::string& path);
 
 std::string join_path(std::string_view directory, std::string_view name);

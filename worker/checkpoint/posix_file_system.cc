@@ -166,6 +166,7 @@ class PosixFileSystem final : public FileSystem {
   Result<void> remove_file(const std::string& path) override {
     if (::unlink(path.c_str()) == 0) return {};
     if (errno == ENOENT) return make_error(Errc::kNotFound, "{} does not exist", path);
+    if (errno == EISDIR) return make_error(Errc::kInvalidArgument, "{} is a folder", path);
     return io_error("remove", path, errno);
   }
 

@@ -97,6 +97,8 @@ TEST_F(DirectoryTest, PrepareRemovesLeftoversAndNothingElse) {
   EXPECT_EQ(newest_salt(), 50);
   ASSERT_TRUE(directory_.prepare());
   EXPECT_THAT(files_.names("run/ckpt"), ElementsAre("latest", "notes.txt", "step-0000000005"));
+  // The leftover link was removed, and not the checkpoint that it pointed to.
+  EXPECT_EQ(newest_salt(), 50);
 }
 
 // Also while a save of this job may be under way.
