@@ -66,6 +66,7 @@ Result<std::vector<FileRecord>> parse_files(const json& list) {
 Result<std::vector<TensorRecord>> parse_tensors(const json& list, const Manifest& manifest) {
   std::vector<TensorRecord> tensors;
   std::set<std::pair<Rank, std::string>> names;
+  std::set<std::pair<std::string, std::string>> in_files;
   std::set<std::string, std::less<>> files;
   for (const FileRecord& file : manifest.files) files.insert(file.name);
   for (const json& item : list) {
@@ -89,7 +90,8 @@ Result<std::vector<TensorRecord>> parse_tensors(const json& list, const Manifest
     if (!files.contains(tensor.file)) {
       return corrupt("tensor \"{}\" lies in {}, which is not listed", tensor.name, tensor.file);
     }
-    if (!names.insert({tensor.rank, tensor.name}).second) {
+    if (!names.insert({tensor.rank, tensor.name}).second ||
+        !in_files.insert({tensor.file, tensor.name}).second) {
       return corrupt("tensor \"{}\" is listed twice", tensor.name);
     }
     tensors.push_back(std::move(tensor));

@@ -129,13 +129,16 @@ TEST(Manifest, ReadersIgnoreMembersTheyDoNotKnow) {
 TEST(Manifest, RefusesToWriteWhatItCouldNotRead) {
   Manifest twice = sample();
   twice.tensors.push_back(twice.tensors[0]);
+  Manifest of_two_ranks = sample();  // No file can have two tensors of one name.
+  of_two_ranks.tensors.push_back(of_two_ranks.tensors[0]);
+  of_two_ranks.tensors.back().rank = of_two_ranks.tensors[0].rank == 0 ? 1 : 0;
   Manifest deep = sample();
   for (int i = 0; i < 100; ++i) deep.state = {{"deeper", deep.state}};
   Manifest not_utf8 = sample();
   not_utf8.state["text"] = "\xff";
   Manifest bad_name = sample();
   bad_name.tensors[0].name = "\xff";
-  for (const Manifest& manifest : {twice, deep, not_utf8, bad_name}) {
+  for (const Manifest& manifest : {twice, of_two_ranks, deep, not_utf8, bad_name}) {
     auto text = manifest_to_text(manifest);
     ASSERT_FALSE(text);
     EXPECT_EQ(text.error().code, Errc::kInvalidArgument);
