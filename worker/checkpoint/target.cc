@@ -1,5 +1,8 @@
 #include "worker/checkpoint/target.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include <fmt/format.h>
 
 namespace ddp::checkpoint {
@@ -9,7 +12,9 @@ Result<Target> find_target(const std::string& given) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   auto there = posix_file_system().list(path);
   if (!there) return there.error();
-  const std::string name = path.substr(path.rfind('/') + 1);
+  // Its real name: the link `latest` points to a checkpoint.
+  std::error_code failed;
+  const std::string name = std::filesystem::canonical(path, failed).filename().string();
   if (auto entry = parse_entry_name(name)) {
     entry->path = path;
     return Target{given, Directory(posix_file_system(), parent_path(path)), {std::move(*entry)}};

@@ -11,8 +11,8 @@
 
 namespace ddp::checkpoint {
 
-// What a path means that a user gives: one checkpoint if its last part is a checkpoint's name,
-// else a folder of checkpoints, newest first.
+// What a path means that a user gives: one checkpoint if that is its name, or the name of what it
+// links to (`latest`); else a folder of checkpoints, newest first.
 struct Target {
   std::string path;  // As given.
   Directory directory;

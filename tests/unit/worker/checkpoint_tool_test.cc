@@ -58,6 +58,18 @@ TEST_F(ToolTest, ListsVerifiesAndShowsGoodOnes) {
   EXPECT_THAT(err_, IsEmpty());
 }
 
+TEST_F(ToolTest, TakesTheLinkToTheNewest) {
+  EXPECT_EQ(run({"verify", path("latest")}), kExitSuccess) << err_;
+  EXPECT_THAT(out_, HasSubstr("latest: good, 4 tensors"));
+  EXPECT_EQ(run({"show", path("latest/")}), kExitSuccess) << err_;
+  EXPECT_THAT(out_, HasSubstr("step: 3\n"));
+  // And a link to a folder of checkpoints.
+  const std::string link = folder_.path() / "link";
+  ASSERT_TRUE(posix_file_system().make_symlink("ckpt", link));
+  EXPECT_EQ(run({"ls", link}), kExitSuccess) << err_;
+  EXPECT_THAT(out_, HasSubstr("step-0000000001 "));
+}
+
 TEST_F(ToolTest, SaysWhichOneIsDamagedAndShowsTheOlderOne) {
   std::filesystem::resize_file(path("step-0000000003/shard-00000.safetensors"), 10);
   EXPECT_EQ(run({"ls", path()}), kExitDataInvalid);
