@@ -74,5 +74,25 @@ TEST_F(CheckpointFolderTest, StepsToKeepStay) {
   EXPECT_THAT(test::names_in(path()), ElementsAre("latest", "step-0000000003", "step-0000000005"));
 }
 
+// The one that was loaded may be the only good one.
+TEST_F(CheckpointFolderTest, ADamagedOneTakesNoPlaceOfThoseToKeep) {
+  CheckpointOptions chosen = options();
+  chosen.keep = 2;
+  Net net;
+  Checkpointer checkpointer(chosen, group_);
+  checkpointer.add_module("net", net);
+  ASSERT_TRUE(checkpointer.prepare());
+  ASSERT_TRUE(checkpointer.save(100));
+  ASSERT_TRUE(checkpointer.save(200));
+  ASSERT_TRUE(checkpointer.wait());
+  test::damage(path() + "/step-0000000200/shard-00000.safetensors");
+  ASSERT_EQ(checkpointer.load_latest()->step, 100);
+  ASSERT_TRUE(checkpointer.save(150));
+  ASSERT_TRUE(checkpointer.wait());
+  EXPECT_THAT(test::names_in(path()),
+              ElementsAre("latest", "step-0000000100", "step-0000000150", "step-0000000200"));
+  EXPECT_EQ(checkpointer.load_latest()->step, 150);
+}
+
 }  // namespace
 }  // namespace ddp

@@ -316,7 +316,7 @@ Result<std::optional<ValidSearch::Found>> ValidSearch::next() {
 }
 
 void ValidSearch::reject(const Entry& entry, std::string_view reason) {
-  directory_->mark_bad(entry);
+  directory_->mark_bad(entry.name);
   skipped_.push_back(fmt::format("{} passed over: {}", entry.path, reason));
 }
 

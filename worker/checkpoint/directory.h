@@ -108,8 +108,9 @@ class Directory {
   // Does inspect, and checks every byte of every file against its checksum and the manifest.
   Result<Manifest> verify(const Entry& entry) const;
 
-  // retire does not count it as kept.
-  void mark_bad(const Entry& entry) { bad_.insert(entry.name); }
+  // retire does not count the checkpoint of this name as kept.
+  void mark_bad(const std::string& name) { bad_.insert(name); }
+  const std::set<std::string>& bad() const { return bad_; }
 
  private:
   Result<std::vector<Entry>> superfluous(const Retention& retention, const Entry& newest) const;

@@ -153,6 +153,7 @@ Result<std::string> plan_text_of(const SnapshotPlan& plan) {
                      {"rank_state", std::move(*rank_state)},
                      {"keep", plan.retention.keep},
                      {"keep_every", plan.retention.keep_every},
+                     {"damaged", plan.damaged},
                      {"bytes_per_second", plan.bytes_per_second},
                      {"timeout_ms", plan.timeout.count()}};
   try {
@@ -192,6 +193,7 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
   plan.rank = integer<Rank>(root.at("rank"));
   plan.retention.keep = integer<int>(root.at("keep"));
   plan.retention.keep_every = integer<std::int64_t>(root.at("keep_every"));
+  plan.damaged = root.value("damaged", std::vector<std::string>());
   plan.bytes_per_second = integer<std::uint64_t>(root.at("bytes_per_second"));
   plan.timeout = std::chrono::milliseconds(integer<std::int64_t>(root.at("timeout_ms")));
   auto state = decode_values(root.at("state"));

@@ -72,6 +72,8 @@ struct SnapshotPlan {
   nlohmann::json state = nlohmann::json::object();       // Replicated values; rank 0 only.
   nlohmann::json rank_state = nlohmann::json::object();  // This rank's.
   Retention retention;
+  // Checkpoints that a reader has found damaged; retention does not count them. Rank 0 only.
+  std::vector<std::string> damaged;
   std::uint64_t bytes_per_second = 0;  // Limit for this rank; 0: as fast as the disk.
   // How long a writer may stand in one system call, and how long the publisher waits for a silent
   // writer while the round lasts.

@@ -112,6 +112,7 @@ class Writing {
 
   Result<void> finish(const Entry& entry) {
     written_.path = entry.path;
+    for (const std::string& name : plan_.damaged) folder_.directory().mark_bad(name);
     for (std::string& line :
          tidy_up(folder_.directory(), entry, plan_.retention, options_.leaves_retired)) {
       written_.warnings.push_back(std::move(line));

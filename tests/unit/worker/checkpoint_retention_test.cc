@@ -63,7 +63,7 @@ TEST_F(Retained, AReplacedGenerationGoesAlsoOfAStepThatStays) {
 TEST_F(Retained, DamagedOnesDoNotCount) {
   for (std::int64_t step = 1; step <= 3; ++step) save(step, {0, 0});
   files_.contents("ckpt/step-0000000003/manifest.json")->pop_back();
-  directory_.mark_bad(*parse_entry_name("step-0000000002"));
+  directory_.mark_bad("step-0000000002");
   save(4, {2, 0});
   EXPECT_THAT(steps(), ElementsAre(4, 3, 2, 1));
 }

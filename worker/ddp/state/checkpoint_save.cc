@@ -129,6 +129,7 @@ Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t st
   plan.epoch = epoch;
   plan.round = group->round();
   plan.retention = {options.keep, options.keep_every};
+  plan.damaged.assign(directory.bad().begin(), directory.bad().end());
   plan.bytes_per_second = options.bytes_per_second;
   plan.timeout = options.timeout;
   auto layout = checkpoint::lay_out(std::move(plan));
