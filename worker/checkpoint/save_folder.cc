@@ -67,6 +67,16 @@ void SaveFolder::give_up() {
 
 std::string SaveFolder::given_up_path() const { return path_ + "-given-up"; }
 
+bool SaveFolder::has_all_parts() {
+  auto there = names();
+  if (!there) return false;
+  const std::set<std::string> present(there->begin(), there->end());
+  for (Rank rank = 0; rank < plan_->world_size; ++rank) {
+    if (!present.contains(part_name(rank))) return false;
+  }
+  return true;
+}
+
 Result<bool> SaveFolder::has_manifest() {
   auto file = files_->open_file(join_path(path_, kManifestName));
   if (!file && file.error().code != Errc::kNotFound) return file.error();

@@ -40,7 +40,9 @@ class SaveFolder {
 
   // A rank's part, if it is sound, belongs to this save, and all files that it lists exist.
   Result<Manifest> read_part(Rank rank) { return read_sound(part_name(rank)); }
-  // The manifest of the whole save, likewise.
+  // Whether each rank's part is there, sound or not.
+  bool has_all_parts();
+  // The manifest of the whole save, if it is sound, belongs to this save, and all files exist.
   Result<Manifest> read_manifest() { return read_sound(std::string(kManifestName)); }
   // Whether there is a manifest, sound or not.
   Result<bool> has_manifest();
@@ -52,7 +54,7 @@ class SaveFolder {
 
   // Removes this rank's files from the folder, as far as possible.
   void remove_own();
-  // Tells the publisher that this rank has given up.
+  // Tells the publisher that this rank has given up. The folder is there.
   Result<void> add_failure(const std::string& reason);
   // The same, for all ranks, where not even an empty file can be made: renames the folder. Ranks in
   // it find it gone, and those that have not come yet find the new name.

@@ -180,7 +180,9 @@ void remove_parts(SaveFolder& folder, std::vector<std::string>& warnings) {
 Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const SnapshotPlan& plan,
                            SaveTime& time, const WriterOptions& options,
                            std::vector<std::string>& warnings) {
-  if (!folder.read_manifest()) {
+  // The parts go once the manifest is durable. While all of them are there, a publisher may have
+  // been killed before that, and the manifest may be in memory only: it is made again.
+  if (!folder.read_manifest() || folder.has_all_parts()) {
     PartsWait parts(folder, files, plan, time, options);
     if (auto complete = parts.run(); !complete) return complete.error();
     if (auto added = add_manifest(folder, plan, time); !added) return added.error();

@@ -150,6 +150,11 @@ class Cuts {
     const SampleSave& save = saves_.back();
     ASSERT_TRUE(write_in_order(after, save));
     expect_newest(after, save);
+    // It is durable now, also what a killed writer had written and not synced.
+    for (int variant = 0; variant < 2; ++variant) {
+      MemoryFileSystem cut = after.after_power_cut(dice_);
+      expect_newest(cut, save);
+    }
     // And once more, because the agent did not hear that it was done.
     ASSERT_TRUE(write_in_order(after, save));
     const auto published = Directory(after, kFolder).find_save(save.step, save.save_id).value();
