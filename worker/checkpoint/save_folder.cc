@@ -65,6 +65,15 @@ void SaveFolder::give_up() {
   }
 }
 
+void SaveFolder::abandon(const std::string& reason) {
+  DDP_CHECK(!plan_->publishes(), "rank {} waits for nobody", plan_->rank);
+  const auto published = directory_.find_save(plan_->step, plan_->save_id);
+  if (published && *published) return;
+  auto made = make();
+  if (!made && made.error().code == Errc::kAborted) return;
+  if (!made || !add_failure(reason)) give_up();
+}
+
 std::string SaveFolder::given_up_path() const { return path_ + "-given-up"; }
 
 bool SaveFolder::has_all_parts() {

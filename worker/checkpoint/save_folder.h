@@ -59,6 +59,9 @@ class SaveFolder {
   // The same, for all ranks, where not even an empty file can be made: renames the folder. Ranks in
   // it find it gone, and those that have not come yet find the new name.
   void give_up();
+  // Tells the publisher that this rank's share will not come, also if no rank has made the folder
+  // yet; tells nobody if the save is published or given up already. Not for the publisher.
+  void abandon(const std::string& reason);
   // Why a rank failed; empty if it could not say.
   std::string failure_text(Rank rank);
 

@@ -135,6 +135,28 @@ TEST_F(CheckpointWrite, HearsOverAPipeThatARankIsLost) {
   EXPECT_THAT(writer.out(), HasSubstr("were lost before"));
 }
 
+// The one that gives up is often the first to come, since it writes nothing.
+TEST_F(CheckpointWrite, RankZeroLearnsOfOneThatGaveUpBeforeTheFolderWasMade) {
+  const SampleSave save = save_of(7, 2);
+  const SnapshotMemory other = snapshot_of(share_of(save, 1));
+  auto words = command(other.fd());
+  words.insert(words.end(), {"--give-up", "no disk today"});
+  Process gives_up(words, keeping({other.fd()}));
+  EXPECT_EQ(gives_up.wait(), kExitCheckpointFailed);
+  const SnapshotMemory memory = snapshot_of(share_of(save, 0));
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reads(ends[0]);
+  const UniqueFd writes(ends[1]);  // While it is open, the round lasts, and rank 0 would wait.
+  words = command(memory.fd());
+  words.insert(words.end(), {"--round-fd", std::to_string(reads.get())});
+  Process writer(words, keeping({memory.fd(), reads.get()}));
+  EXPECT_EQ(writer.wait(), kExitCheckpointFailed);
+  EXPECT_EQ(json::parse(writer.out()).at("error"),
+            "rank 1 could not write its share: no disk today");
+  EXPECT_THAT(names_after_cleaning(), testing::IsEmpty());
+}
+
 TEST_F(CheckpointWrite, RefusesWhatIsNoSnapshot) {
   const auto bare = test::run(command(99));
   EXPECT_EQ(bare.status, kExitUsage);

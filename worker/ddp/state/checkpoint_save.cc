@@ -113,6 +113,12 @@ void Checkpointer::Impl::choose_word() {
   if (word_.empty()) word_ = broadcast_text(*group, unique_word(), 0, kSaveTag);
 }
 
+// Another process may write there, with another working directory.
+std::string Checkpointer::Impl::folder_path() const {
+  const bool is_real = &files == &checkpoint::posix_file_system();
+  return is_real ? std::filesystem::absolute(options.directory).string() : options.directory;
+}
+
 Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t step,
                                                                  std::int64_t epoch) {
   auto collected = collect(
@@ -120,10 +126,7 @@ Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t st
       {.rank = group->rank(), .world_size = group->size(), .share = options.ranks_are_equal});
   if (!collected) return collected.error();
   checkpoint::SnapshotPlan& plan = collected->plan;
-  // Another process may write it, with another working directory.
-  const bool is_real = &files == &checkpoint::posix_file_system();
-  plan.directory =
-      is_real ? std::filesystem::absolute(options.directory).string() : options.directory;
+  plan.directory = folder_path();
   plan.save_id = fmt::format("{}-{}", word_, serial_);
   plan.step = step;
   plan.epoch = epoch;
@@ -249,7 +252,7 @@ void Checkpointer::Impl::write_in_background(const Share& share) {
   try {
     writer->impl().write(pending_->id, pending_->step, files);
   } catch (const std::exception& error) {
-    pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
+    pending_->result = make_error(Errc::kIo, "no thread could start to write it: {}", error.what());
   }
 }
 
@@ -307,6 +310,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
                         votes[0].step);
     }
     if (!any_has(votes, kUnderWay)) break;
+    tell_publisher((votes[0].flags & kUnderWay) != 0);
     writer->impl().wait_for(kTurn);
   }
   Result<SaveReport> before = SaveReport();
@@ -340,9 +344,30 @@ void Checkpointer::Impl::wait_until_free() {
     note_finished(std::numeric_limits<std::int64_t>::max());
     Vote mine;
     if (writer->impl().busy()) mine.flags |= kUnderWay;
-    if (!any_has(exchange_votes(*group, mine), kUnderWay)) return;
+    const std::vector<Vote> votes = exchange_votes(*group, mine);
+    if (!any_has(votes, kUnderWay)) return;
+    tell_publisher((votes[0].flags & kUnderWay) != 0);
     writer->impl().wait_for(kTurn);
   }
+}
+
+// A writer that fails tells rank 0's so. One that could not start, or was killed, could not: then
+// rank 0's would wait for this share until the save's timeout.
+void Checkpointer::Impl::tell_publisher(bool it_waits) {
+  constexpr std::chrono::seconds kTimeToHear{1};
+  if (!it_waits || group->rank() == 0) return;
+  if (!pending_ || !pending_->result || *pending_->result || pending_->is_told) return;
+  const TimePoint now = Clock::now();
+  if (!pending_->awaited_since) pending_->awaited_since = now;
+  if (now - *pending_->awaited_since < kTimeToHear) return;
+  pending_->is_told = true;
+  checkpoint::SnapshotPlan plan;
+  plan.directory = folder_path();
+  plan.save_id = pending_->id;
+  plan.step = pending_->step;
+  plan.world_size = group->size();
+  plan.rank = group->rank();
+  writer->impl().abandon(std::move(plan), pending_->result->error().message, files);
 }
 
 // The outcome of the previous save: ranks exchange it only if one has seen it fail.

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/save_folder.h"
 #include "worker/ddp/state/checkpoint_writer_impl.h"
 #include "worker/ddp/tensors/host_memory.h"
 #include "worker/runtime/control_channel.h"
@@ -219,8 +221,20 @@ void CheckpointWriter::Impl::drop_memory() {
 
 void CheckpointWriter::Impl::write(const std::string& id, std::int64_t step,
                                    checkpoint::FileSystem& files) {
-  ++under_way_;
   if (!hand_to_agent(id, step, files)) write_by_thread(id, step, files);
+  ++under_way_;  // If no thread can start, nobody would ever count it down.
+}
+
+void CheckpointWriter::Impl::abandon(checkpoint::SnapshotPlan plan, std::string reason,
+                                     checkpoint::FileSystem& files) {
+  const auto tell = [plan = std::move(plan), reason = std::move(reason), &files] {
+    checkpoint::SaveFolder(files, plan).abandon(reason);
+  };
+  try {
+    leave_alone(std::thread(tell));
+  } catch (const std::system_error&) {
+    tell();
+  }
 }
 
 bool CheckpointWriter::Impl::hand_to_agent(const std::string& id, std::int64_t step,

@@ -57,8 +57,14 @@ class CheckpointWriter::Impl {
   Result<std::span<std::byte>> reserve(std::uint64_t bytes, std::uint64_t limit);
 
   // Writes the snapshot that is in the reserved memory now. `files` outlives the object and its
-  // threads.
+  // threads. Throws std::system_error if a thread is needed and cannot start; then no save is in
+  // progress.
   void write(const std::string& id, std::int64_t step, checkpoint::FileSystem& files);
+
+  // Tells rank 0's writer that this rank's share of a save will not come. Does not wait for the
+  // disk if a thread can start.
+  static void abandon(checkpoint::SnapshotPlan plan, std::string reason,
+                      checkpoint::FileSystem& files);
 
   // Takes the folder's lock, on the rank that publishes. It is held until unlock(), and longer
   // while a save is being written. Works as DirectoryLock::acquire does; success if it is held

@@ -66,6 +66,8 @@ struct Checkpointer::Impl : RegisteredState {
   void write_in_background(const Share& share);
   void write_now(const Share& share);
   void wait_until_free();
+  void tell_publisher(bool it_waits);
+  std::string folder_path() const;
   Result<SaveReport> conclude_if(bool any_failed);
   Result<SaveReport> conclude();
 
@@ -77,6 +79,8 @@ struct Checkpointer::Impl : RegisteredState {
     std::int64_t step = -1;
     TimePoint begun;                                    // save().
     std::optional<Result<checkpoint::Written>> result;  // Of this rank's share; empty: under way.
+    std::optional<TimePoint> awaited_since = {};  // The publisher waits though this share failed.
+    bool is_told = false;                         // The publisher, that it will not come.
   };
   std::optional<Pending> pending_;
   SaveReport last_;
