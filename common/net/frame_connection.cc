@@ -34,7 +34,10 @@ class FrameConnection::Inbox : public ByteStream::Handler,
   void deliver() {
     while (stream_->is_open()) {
       Result<std::optional<std::string>> frame = decoder.next();
-      if (!frame) return reject(frame.error());
+      if (!frame) {
+        return end(make_error(Errc::kProtocol, "{} sent no frame: {}", stream_->remote(),
+                              frame.error().message));
+      }
       if (!frame->has_value()) return;
       frame_callback(std::move(**frame));
     }
@@ -45,16 +48,14 @@ class FrameConnection::Inbox : public ByteStream::Handler,
   ClosedCallback closed_callback;
   DrainedCallback drained_callback;
 
- private:
-  void reject(const Error& error) {
+  // This side ends the connection.
+  void end(Error why) {
     stream_->close();
     asio::post(stream_->io(),
-               [self = shared_from_this(), why = make_error(Errc::kProtocol, "{} sent no frame: {}",
-                                                            stream_->remote(), error.message)] {
-                 self->on_closed(why);
-               });
+               [self = shared_from_this(), why = std::move(why)] { self->on_closed(why); });
   }
 
+ private:
   std::shared_ptr<ByteStream> stream_;
 };
 
@@ -102,7 +103,14 @@ void FrameConnection::start(FrameCallback on_frame, ClosedCallback on_closed,
 }
 
 void FrameConnection::send(std::string_view payload) {
-  if (stream_->is_open()) stream_->send(wire::encode_frame(payload));
+  if (!stream_->is_open()) return;
+  if (payload.size() <= wire::kMaxFrameBytes) return stream_->send(wire::encode_frame(payload));
+  const auto inbox = inbox_.lock();
+  if (inbox == nullptr) return stream_->close();
+  inbox->end(make_error(Errc::kIo,
+                        "a message of {} bytes for {} is not sent, because the limit is {}; the "
+                        "connection ends",
+                        payload.size(), stream_->remote(), wire::kMaxFrameBytes));
 }
 
 void FrameConnection::expect_acknowledgements(std::chrono::milliseconds within) {

@@ -36,7 +36,8 @@ struct Credentials {
 // send() or start().
 //   kPeerLost   the peer closed or reset the connection, or stopped acknowledging (about 10 s)
 //   kProtocol   the peer sent bytes that are not a frame
-//   kIo         kMaxQueuedBytes wait to be sent (the peer does not read), or the socket failed
+//   kIo         kMaxQueuedBytes wait to be sent (the peer does not read), the socket failed, or a
+//               payload was larger than a frame may be
 //   kAborted    close_after_writes() has done its work
 class FrameConnection {
  public:

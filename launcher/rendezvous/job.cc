@@ -20,6 +20,21 @@ constexpr Duration kPaceInterval{1'000};
 // What is kept of what an agent says of its ranks' waits.
 constexpr std::size_t kWaitsMax = 32;
 constexpr std::size_t kWaitBytesMax = 400;
+// What is kept of other texts of an agent. They go into messages to all nodes, whose size has a
+// limit. Our agents send less.
+constexpr std::size_t kReasonBytesMax = 400;
+constexpr std::size_t kShortTextMax = 4'096;
+constexpr std::size_t kExceptionTextMax = 64u << 10;
+
+void cut_texts(wire::Failure& failure) {
+  const auto cut = [](std::string& text, std::size_t limit) {
+    if (text.size() > limit) text.resize(limit);
+  };
+  for (std::string* const text : {&failure.kind, &failure.cause, &failure.log_path})
+    cut(*text, kShortTextMax);
+  for (std::string* const text : {&failure.message, &failure.callstack})
+    cut(*text, kExceptionTextMax);
+}
 
 }  // namespace
 
@@ -199,8 +214,8 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
     member->presence = Member::Presence::kLeft;
     round_.stop.unanswered.erase(rank_of(*member));
   }
-  const std::string reason =
-      message.reason.empty() ? fmt::format("node {} left", host) : message.reason;
+  const std::string reason = message.reason.empty() ? fmt::format("node {} left", host)
+                                                    : message.reason.substr(0, kReasonBytesMax);
   if (phase_ == Phase::kWaiting) {
     try_start();
     announce();
@@ -271,6 +286,7 @@ void Job::record(wire::Failure failure, const Member& member, TimePoint told) {
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
   failure.group_rank = static_cast<int>(rank_of(member));
+  cut_texts(failure);
   if (phase_ == Phase::kStopping && !round_.stop.is_failure && failure.kind == "worker" &&
       !is_permanent(failure)) {
     // Workers that fail while the round is stopped because a node came or left fail as a

@@ -37,7 +37,7 @@ std::string invalid(const wire::Join& join) {
   const std::initializer_list<std::pair<std::string_view, std::string_view>> texts{
       {"job id", join.job_id},   {"node id", join.node_id}, {"host name", join.host},
       {"address", join.address}, {"program", join.program}, {"role", join.role},
-      {"health", join.unfit}};
+      {"health", join.unfit},    {"release", join.release}};
   for (const auto& [what, text] : texts) {
     if (text.size() <= kTextBytesMax) continue;
     return fmt::format("the {} has {} bytes; the limit is {}", what, text.size(), kTextBytesMax);

@@ -229,7 +229,11 @@ bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
 }
 
 void AgentFront::on_closed(std::uint64_t id, const Error& why) {
-  log::info("agent connection {} ended: {}", id, why.message);
+  if (why.code == Errc::kIo) {
+    log::warning("agent connection {} ended: {}", id, why.message);
+  } else {
+    log::info("agent connection {} ended: {}", id, why.message);
+  }
   if (replicas_.erase(id) > 0) return;
   if (const auto link = store_links_.extract(id); !link.empty()) {
     return link.mapped()->on_closed(why);

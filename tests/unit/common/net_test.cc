@@ -200,6 +200,32 @@ TEST_F(NetTest, BytesThatAreNoFrameEndTheConnection) {
   EXPECT_EQ(log.ends[0].code, Errc::kProtocol);
 }
 
+// The peer would not take it.
+TEST_F(NetTest, AFrameBeyondTheLimitEndsTheConnection) {
+  auto connection = connect_pair();
+  Log log;
+  log.attach(*connection);
+  connection->send(std::string(wire::kMaxFrameBytes + 1, 'x'));
+  EXPECT_TRUE(log.ends.empty()) << "told from inside send()";
+  connection->send("nothing follows");
+  ASSERT_TRUE(run_until(io_, [&] { return !log.ends.empty(); }));
+  io_.restart();
+  io_.poll();
+  ASSERT_EQ(log.ends.size(), 1u);
+  EXPECT_EQ(log.ends[0].code, Errc::kIo);
+  EXPECT_NE(log.ends[0].message.find("16777217 bytes"), std::string::npos) << log.ends[0].message;
+  EXPECT_NE(log.ends[0].message.find("16777216"), std::string::npos) << log.ends[0].message;
+  test::RawClient client(listener_->port());
+  ASSERT_TRUE(run_until(io_, [&] { return accepted_.size() == 2; }));
+  auto unstarted = FrameConnection::adopt(accepted_[1], "");
+  unstarted->send(std::string(wire::kMaxFrameBytes + 1, 'x'));
+  Log later;
+  later.attach(*unstarted);
+  ASSERT_TRUE(run_until(io_, [&] { return !later.ends.empty(); }));
+  EXPECT_EQ(later.ends[0].code, Errc::kIo);
+  EXPECT_TRUE(client.is_closed_by_peer());
+}
+
 TEST_F(NetTest, CloseAfterWritesLosesNothingEvenWithUnreadBytes) {
   auto connection = connect_pair();
   Log log;

@@ -55,6 +55,8 @@ INSTANTIATE_TEST_SUITE_P(
         RefusalCase{"NoNodeId", [](wire::Join& j) { j.node_id = ""; }, "the node id is empty"},
         RefusalCase{"LongHostName", [](wire::Join& j) { j.host = std::string(5'000, 'x'); },
                     "the host name has 5000 bytes; the limit is 4096"},
+        RefusalCase{"LongRelease", [](wire::Join& j) { j.release = std::string(5'000, 'x'); },
+                    "the release has 5000 bytes; the limit is 4096"},
         RefusalCase{"NegativeTime", [](wire::Join& j) { j.rules.join_timeout_ms = -1; },
                     "--join-timeout in ms is -1"}),
     [](const auto& suite) { return suite.param.name; });

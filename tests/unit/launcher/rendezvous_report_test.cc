@@ -1,9 +1,12 @@
 // The texts about failures, and the order of nodes.
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "launcher/rendezvous/ranks.h"
 #include "launcher/rendezvous/report.h"
+#include "tests/unit/launcher/rendezvous_harness.h"
 
 namespace ddp::rendezvous {
 namespace {
@@ -148,6 +151,27 @@ TEST(Report, ErrorFileForALauncherAbove) {
   failure.callstack = "Traceback";
   EXPECT_THAT(error_file(failure), HasSubstr(R"("py_callstack":"Traceback")"));
   EXPECT_THAT(error_file(failure), HasSubstr("ValueError: "));
+}
+
+// They go into messages to all nodes, which have a limit.
+TEST(Report, WhatANodeSaysIsCut) {
+  const auto say = [](const wire::AgentMessage& message) {
+    CoordinatorHarness h;
+    const auto a = h.join(CoordinatorHarness::node("a", 2, 2));
+    const auto b = h.join(CoordinatorHarness::node("b", 2, 2));
+    h.say(b, message);
+    for (const auto node : {a, b}) {
+      if (!h.closed.contains(node)) h.say(node, wire::Stopped{0, {}});
+    }
+    std::size_t longest = 0;
+    for (const auto& sent : h.sent[a]) longest = std::max(longest, wire::encode(sent).size());
+    return longest;
+  };
+  const std::string escaped(2'000'000, '\x01');
+  EXPECT_LT(say(wire::Leave{escaped}), 10'000u);
+  wire::Failure failure = worker(1, 1, 0);
+  failure.message = failure.callstack = failure.kind = failure.cause = failure.log_path = escaped;
+  EXPECT_LT(say(wire::WorkerFailed{0, failure}), std::size_t{2} << 20);
 }
 
 TEST(Report, SaysThatAWorkerWasStoppedWhileItWasExiting) {

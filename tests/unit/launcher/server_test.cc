@@ -198,6 +198,20 @@ TEST(ServerAgentTest, AFrameThatIsNoMessageClosesThatAgentOnly) {
   EXPECT_TRUE(good.receive<wire::Welcome>());
 }
 
+// What it says comes back in messages, which have the same limit.
+TEST(ServerAgentTest, AJoinAsLargeAsAFrameClosesThatAgentOnly) {
+  const ServerThread server;
+  RawAgent bad(server.port());
+  std::string join = R"({"type":"join","job_id":"job","node_id":"n0","release":""})";
+  join.insert(join.size() - 2, std::string(wire::kMaxFrameBytes - join.size(), 'x'));
+  bad.send_frame(join);
+  EXPECT_TRUE(bad.receive<wire::Refused>());
+  EXPECT_TRUE(bad.is_closed());
+  RawAgent good(server.port());
+  good.send(join_of_one("job", "n1"));
+  EXPECT_TRUE(good.receive<wire::RoundStart>());
+}
+
 TEST(ServerAgentTest, ALostConnectionIsALostNodeAtOnce) {
   const ServerThread server;
   RawAgent stays(server.port());
