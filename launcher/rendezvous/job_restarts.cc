@@ -56,7 +56,7 @@ void Job::decide_after_stop() {
   charge_node(cause);
   if (budget_.best_step > round_.best_at_start) {
     budget_.no_progress = 0;
-  } else if (round_.is_restart && round_.reports_steps) {
+  } else if (round_.is_restart && round_.reports_steps && !is_node_loss(cause)) {
     ++budget_.no_progress;
   }
   const bool permanent = is_permanent(cause) && !others_are_enough(cause);
@@ -86,7 +86,8 @@ std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) con
     return "; no worker had made a step, so none is started again (--restart-on-start-failure "
            "restarts them)";
   }
-  if (rules_.max_no_progress > 0 && budget_.no_progress >= rules_.max_no_progress) {
+  if (rules_.max_no_progress > 0 && !is_node_loss(root) &&
+      budget_.no_progress >= rules_.max_no_progress) {
     return fmt::format("; {} in a row brought no step beyond {} (--max-no-progress)",
                        count_text(budget_.no_progress, "restart"), budget_.best_step);
   }

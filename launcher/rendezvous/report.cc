@@ -35,10 +35,6 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-bool is_node_loss(const wire::Failure& failure) {
-  return failure.kind == "agent" || failure.kind == "lease";
-}
-
 // The exit code as torchrun prints it: negative for signals.
 int python_exit_code(const wire::Failure& failure) {
   return failure.signal != 0 ? -failure.signal : failure.exit_code;
@@ -183,6 +179,10 @@ std::string describe(const wire::Failure& failure) {
 }
 
 std::string describe_in_full(const wire::Failure& failure) { return full_entry(failure); }
+
+bool is_node_loss(const wire::Failure& failure) {
+  return failure.kind == "agent" || failure.kind == "lease";
+}
 
 bool is_permanent(const wire::Failure& failure) {
   if (failure.kind == "stuck") return true;

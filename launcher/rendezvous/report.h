@@ -29,6 +29,9 @@ std::string describe(const wire::Failure& failure);
 // standard error.
 std::string describe_in_full(const wire::Failure& failure);
 
+// Whether it is the loss of a node, and so no failure of the program.
+bool is_node_loss(const wire::Failure& failure);
+
 // Whether a restart cannot help: the program is missing or not executable, or it ended with one of
 // our exit codes for wrong input.
 bool is_permanent(const wire::Failure& failure);

@@ -156,6 +156,33 @@ TEST(Restart, WorkersThatCannotTellAreNotCounted) {
   EXPECT_TRUE(h.finished.empty());
 }
 
+// Spot nodes may be lost one after the other, whatever the program does.
+TEST(Restart, LostNodesAreNotCounted) {
+  Harness h;
+  const auto member = [](const std::string& name) {
+    wire::Join join = Harness::node(name, 3, 3, 9);
+    join.rules.max_no_progress = 1;
+    return join;
+  };
+  const auto a = h.join(member("a"));
+  const auto b = h.join(member("b"));
+  auto c = h.join(member("c"));
+  h.say(a, wire::Heartbeat{5});
+  for (Round round = 0; round < 3; ++round) {
+    h.disconnect(c);
+    for (const auto node : {a, b}) h.say(node, wire::Stopped{round, {}, 1, -1, true, {}});
+    ASSERT_TRUE(h.finished.empty()) << h.finished[0].summary;
+    c = h.join(member("c"));
+    h.pass(Duration{1'000});
+    ASSERT_EQ(h.rounds.back(), round + 1);
+  }
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 3) << "they are charged";
+  h.fail(b, 3, 0, 1);
+  for (const auto node : {a, b, c}) h.say(node, wire::Stopped{3, {}, 1, -1, true, {}});
+  ASSERT_EQ(h.finished.size(), 1u) << "a failure of the program is counted";
+  EXPECT_THAT(h.finished[0].summary, HasSubstr("1 restart in a row brought no step beyond 5"));
+}
+
 TEST(Restart, WhatDoesNotHelpIsFollowedByAFreshStart) {
   Reporting h(20);
   h.step(7);
