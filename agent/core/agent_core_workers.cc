@@ -350,6 +350,7 @@ wire::Heartbeat AgentCore::heartbeat() const {
   message.computed = round_.computed;
   message.meeting = is_meeting();
   message.sent_ms = sent_ms();
+  if (!round_.start.members.empty()) message.round = round_.start.round;
   if (!round_.metrics) return message;
   const wire::Progress& told = round_.metrics->progress;
   // Programs without a loss report 0.

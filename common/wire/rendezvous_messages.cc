@@ -61,6 +61,7 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   if (!heartbeat.waits.empty()) json["waits"] = heartbeat.waits;
   if (!heartbeat.saved.empty()) json["saved"] = heartbeat.saved;
   if (heartbeat.sent_ms != 0) json["sent_ms"] = heartbeat.sent_ms;
+  if (heartbeat.round != kNoRound) json["round"] = heartbeat.round;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.step = json.value("step", Heartbeat().step);
@@ -72,6 +73,7 @@ static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.waits = json.value("waits", Heartbeat().waits);
   heartbeat.saved = json.value("saved", Heartbeat().saved);
   heartbeat.sent_ms = json.value("sent_ms", Heartbeat().sent_ms);
+  heartbeat.round = json.value("round", Heartbeat().round);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
                                                 reports_progress, sent_ms)

@@ -136,6 +136,9 @@ struct Heartbeat {
   std::vector<std::string> waits{};
   std::vector<SavedShare> saved{};  // Since the last heartbeat.
   std::int64_t sent_ms = 0;
+  // The round of which the rest tells. kNoRound: none has begun on the node, or its release of
+  // ddp-run does not say.
+  Round round = kNoRound;
 };
 
 // Answer to ShowOutput.

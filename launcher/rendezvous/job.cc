@@ -131,15 +131,17 @@ void Job::note_saved(const std::vector<wire::SavedShare>& shares) {
 void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   Node& node = nodes_.at(from);
   node.clock.sent_at(message.sent_ms, now_);
+  note_saved(message.saved);
+  node.waits.clear();
+  // A node that has not begun this round yet still tells of the last one.
+  if (message.round != kNoRound && message.round != round_.number) return;
   node.step = message.step;
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
   node.total_steps = message.total_steps;
-  node.waits.clear();
   for (const std::string& wait : message.waits) {
     if (node.waits.size() < kWaitsMax) node.waits.push_back(wait.substr(0, kWaitBytesMax));
   }
-  note_saved(message.saved);
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
   Member* const member = current_member(from, round_.number);

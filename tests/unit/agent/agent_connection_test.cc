@@ -97,6 +97,19 @@ TEST_F(Agent, HeartbeatsWithTheLargestStep) {
   EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).step, 12);
 }
 
+// The coordinator may have begun the next round when a heartbeat comes.
+TEST_F(Agent, HeartbeatsNameTheRoundOfWhichTheyTell) {
+  join();
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).round, kNoRound);
+  message(round_start(4));
+  core.on_worker_progress(now, 0, 12);
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).round, 4);
+  message(wire::Stop{4, "why"});
+  message(round_start(5));
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).step, 12);
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).round, 4) << "it has not begun the next one";
+}
+
 TEST_F(Agent, PrintsWhoIsMissingWhenThatChanges) {
   join();
   wire::Waiting waiting{1, 2, 2, {"n1"}, "1 of 2 nodes is in"};

@@ -9,6 +9,7 @@ namespace ddp::rendezvous {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Harness = CoordinatorHarness;
 
 // One node whose workers report progress.
@@ -197,6 +198,31 @@ TEST(Restart, WhatDoesNotHelpIsFollowedByAFreshStart) {
   h.step(3);
   h.fail_round();
   EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers) << "it has come to a step";
+}
+
+// An agent repeats what it knows of its last round until it has begun the next one.
+TEST(Restart, AHeartbeatOfTheLastRoundIsNoStepOfThisOne) {
+  Reporting h(20);
+  const auto say_late = [&] {
+    h.say(h.a, wire::Heartbeat{.step = 7, .loss = 0.5, .waits = {"long ago"}, .round = 0});
+  };
+  say_late();
+  h.fail_round();
+  say_late();
+  EXPECT_THAT(h.status_json(), Not(HasSubstr("\"step\": 7")));
+  EXPECT_THAT(h.status_json(), Not(HasSubstr("long ago")));
+  h.fail_round();
+  h.delay();
+  say_late();
+  h.fail_round();
+  EXPECT_FALSE(h.last<wire::Stop>(h.a).keep_workers) << "two rounds without a step";
+  const auto rounds = h.core.history(h.now).at(0).at("rounds");
+  EXPECT_TRUE(rounds.at(0).contains("first_step_ms"));
+  for (const std::size_t i : {1, 2}) EXPECT_FALSE(rounds.at(i).contains("first_step_ms")) << i;
+  h.delay();
+  h.say(h.a, wire::Heartbeat{.step = 3, .round = h.rounds.back()});
+  h.fail_round();
+  EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers);
 }
 
 // With commits further apart than losses, no step is new.
