@@ -104,6 +104,8 @@ void Job::restart_for(const wire::Failure& root) {
                  .is_charged = true,
                  .not_before = now_ + backoff(budget_.restarts_in_row++)};
   wait_for_nodes();
+  // The next round, which is stored, may be long in coming.
+  if (phase_ == Phase::kWaiting) persist();
 }
 
 // Charges a restart because a lost coordinator's round did not go on under this one. False if the

@@ -113,6 +113,7 @@ class CoordinatorHarness {
       if (auto* close = std::get_if<CloseConnection>(&action)) closed.insert(close->connection);
       if (auto* begins = std::get_if<RoundBegins>(&action)) rounds.push_back(begins->round);
       if (auto* end = std::get_if<JobFinished>(&action)) finished.push_back(end->finish);
+      if (auto* persist = std::get_if<Persist>(&action)) records.push_back(persist->record);
     }
   }
 
@@ -122,6 +123,7 @@ class CoordinatorHarness {
   std::set<ConnectionId> closed;
   std::vector<Round> rounds;           // As they began.
   std::vector<wire::Finish> finished;  // Jobs that ended.
+  std::vector<JobRecord> records;      // As they were to be stored.
 
  private:
   ConnectionId next_ = 1;

@@ -198,13 +198,13 @@ TEST(LeftOut, AnotherCoordinatorGoesOnCounting) {
     first.now += Duration{1'000};
     keep(first.core.on_tick(first.now));
   }
-  ASSERT_EQ(records.size(), 2u);
-  ASSERT_EQ(records[1].node_failures.size(), 2u);
-  EXPECT_EQ(records[1].node_failures[0].age_ms, 2'000);
-  EXPECT_EQ(records[1].node_failures[1].age_ms, 1'000);
+  ASSERT_FALSE(records.empty());
+  ASSERT_EQ(records.back().node_failures.size(), 2u);
+  EXPECT_EQ(records.back().node_failures[0].age_ms, 2'000);
+  EXPECT_EQ(records.back().node_failures[1].age_ms, 1'000);
 
   CoordinatorHarness second;
-  second.restore(nlohmann::json(records[1]).get<JobRecord>());
+  second.restore(nlohmann::json(records.back()).get<JobRecord>());
   const auto a2 = second.join(member("a"));
   const auto b2 = second.join(member("b"));
   second.pass(Duration{10'000});

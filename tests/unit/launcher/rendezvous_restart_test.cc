@@ -314,6 +314,32 @@ TEST(Record, TheNextCoordinatorGoesOnWithItsNumbers) {
   EXPECT_TRUE(h.finished.empty());
 }
 
+// A node may be waited for as long as --join-timeout, and the coordinator be lost meanwhile.
+TEST(Record, HasTheRestartThatWaitsForNodes) {
+  Harness h;
+  const auto member = [](const std::string& name) { return Harness::node(name, 3, 3, 9); };
+  const auto a = h.join(member("a"));
+  const auto b = h.join(member("b"));
+  const auto c = h.join(member("c"));
+  h.disconnect(c);
+  for (const auto node : {a, b}) h.say(node, wire::Stopped{0, {}});
+  EXPECT_EQ(h.rounds.size(), 1u);
+  ASSERT_FALSE(h.records.empty());
+  EXPECT_EQ(h.records.back().restarts, 1);
+  EXPECT_EQ(h.records.back().node_failures.size(), 1u);
+
+  Harness next;
+  next.restore(h.records.back());
+  ConnectionId last = 0;
+  for (const char* const name : {"a", "b", "c"}) {
+    wire::Join join = member(name);
+    join.last_round = 0;
+    last = next.join(join);
+  }
+  EXPECT_EQ(next.last<wire::RoundStart>(last).round, 1);
+  EXPECT_EQ(next.last<wire::RoundStart>(last).restarts, 1);
+}
+
 TEST(Record, NodesOfAJobThatHasBegunAreNotWaitedForAsLongAsAtItsBeginning) {
   Harness h;
   h.restore(Harness::record(8, 2, 40));
