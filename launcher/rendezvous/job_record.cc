@@ -35,7 +35,8 @@ void to_json(nlohmann::json& json, const JobRecord& record) {
   if (record.finished) {
     json["result"] = {{"exit_code", record.result.exit_code},
                       {"summary", record.result.summary},
-                      {"report", record.result.report}};
+                      {"report", record.result.report},
+                      {"error", record.result.error}};
   }
 }
 
@@ -54,6 +55,7 @@ void from_json(const nlohmann::json& json, JobRecord& record) {
   result->at("exit_code").get_to(record.result.exit_code);
   record.result.summary = result->value("summary", "");
   record.result.report = result->value("report", "");
+  record.result.error = result->value("error", "");
 }
 
 }  // namespace ddp::rendezvous

@@ -357,13 +357,15 @@ TEST(Record, AJobThatIsOverStaysOver) {
   Harness h;
   JobRecord over = Harness::record(8, 2, 40);
   over.finished = true;
-  over.result = {7, "why", "report", ""};
-  h.restore(over);
+  over.result = {7, "why", "report", "error"};
+  h.restore(nlohmann::json(over).get<JobRecord>());
   wire::Join member = Harness::node("a", 1, 1, 5);
   member.last_round = 7;
   member.running_round = 7;
   const auto a = h.join(member);
   EXPECT_EQ(h.last<wire::Finish>(a).exit_code, 7);
+  EXPECT_EQ(h.last<wire::Finish>(a).report, "report");
+  EXPECT_EQ(h.last<wire::Finish>(a).error, "error") << "for a launcher above ddp-run";
   const auto stranger = h.join(Harness::node("s", 1, 1, 5));
   EXPECT_THAT(h.last<wire::Refused>(stranger).message, HasSubstr("is over: why"));
   EXPECT_TRUE(h.rounds.empty());

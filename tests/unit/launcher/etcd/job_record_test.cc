@@ -34,13 +34,15 @@ TEST(JobRecord, GoesThroughJson) {
   EXPECT_FALSE(back->record.finished);
 
   state.record.finished = true;
-  state.record.result = {137, "rank 1 failed", "a report\nof two lines, with \xFF in it"};
+  state.record.result = {137, "rank 1 failed", "a report\nof two lines, with \xFF in it",
+                         R"({"message":{"message":"why"}})"};
   back = parse_state(to_json(state));
   ASSERT_TRUE(back) << back.error().message;
   EXPECT_TRUE(back->record.finished);
   EXPECT_EQ(back->record.result.exit_code, 137);
   EXPECT_EQ(back->record.result.summary, "rank 1 failed");
   EXPECT_THAT(back->record.result.report, testing::StartsWith("a report\nof two lines, with "));
+  EXPECT_EQ(back->record.result.error, state.record.result.error);
 
   const Leader leader{"n1", "node1", "fd00::1", 29400};
   EXPECT_EQ(*parse_leader(to_json(leader)), leader);
@@ -56,6 +58,14 @@ TEST(JobRecord, OthersBytesAreRefused) {
   }
   EXPECT_FALSE(parse_leader(R"({"address":"10.0.0.1"})"));
   EXPECT_FALSE(parse_leader(R"({"port":1})"));
+}
+
+// As an earlier version has stored it.
+TEST(JobRecord, AResultWithoutAnErrorFileHasNone) {
+  const auto state = parse_state(R"({"job_id":"a","next_round":4,"result":{"exit_code":7}})");
+  ASSERT_TRUE(state) << state.error().message;
+  EXPECT_EQ(state->record.result.exit_code, 7);
+  EXPECT_EQ(state->record.result.error, "");
 }
 
 // A later version may add members.
