@@ -239,7 +239,7 @@ void Job::disconnect(TimePoint now, ConnectionId from, Duration silent, std::vec
   const auto found = node_of_.find(from);
   if (found == node_of_.end()) return;
   const NodeId node_id = found->second;
-  lose(node_id, "agent", "its connection closed", silent);
+  lose({node_id}, "agent", "its connection closed", silent);
 }
 
 void Job::remove_node(const NodeId& node_id) {
@@ -253,34 +253,44 @@ void Job::remove_node(const NodeId& node_id) {
   nodes_.erase(found);
 }
 
-void Job::lose(const NodeId& node_id, const std::string& kind, const std::string& why,
+// Nothing is decided before all of them are out. So no round begins with a node that is known to be
+// lost.
+void Job::lose(const std::vector<NodeId>& node_ids, const std::string& kind, const std::string& why,
                Duration silent) {
-  wire::Failure failure;
-  failure.kind = kind;
-  failure.exit_code = kExitNodeLost;
-  failure.message = why;
-  failure.host = nodes_.at(node_id).join.host;
-  remove_node(node_id);
-  Member* member = member_of(node_id);
-  if (member != nullptr) member->gone_since = now_ - silent;
-  const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
-  // After the end, nodes go.
-  if (was_in && phase_ != Phase::kFinished) {
-    member->presence = Member::Presence::kLost;
-    round_.stop.unanswered.erase(rank_of(*member));
+  if (node_ids.empty()) return;
+  std::string reason;
+  for (const NodeId& node_id : node_ids) {
+    wire::Failure loss;
+    loss.kind = kind;
+    loss.exit_code = kExitNodeLost;
+    loss.message = why;
+    const std::string ends_round = take_out(node_id, std::move(loss), silent);
+    if (reason.empty()) reason = ends_round;
   }
   if (phase_ == Phase::kWaiting) {
     try_start();
     announce();
-  } else if (phase_ != Phase::kFinished && was_in && !member->succeeded) {
-    failure.node_id = node_id;
-    const std::string reason = describe(failure);
-    record(std::move(failure), *member, now_);
-    begin_stop(reason, true);
-    check_stopped();
-  } else {
-    check_stopped();
+    return;
   }
+  if (!reason.empty()) begin_stop(reason, true);
+  check_stopped();
+}
+
+std::string Job::take_out(const NodeId& node_id, wire::Failure loss, Duration silent) {
+  loss.node_id = node_id;
+  loss.host = nodes_.at(node_id).join.host;
+  remove_node(node_id);
+  Member* const member = member_of(node_id);
+  if (member == nullptr) return "";
+  member->gone_since = now_ - silent;
+  // After the end, nodes go.
+  if (member->presence != Member::Presence::kIn || phase_ == Phase::kFinished) return "";
+  member->presence = Member::Presence::kLost;
+  round_.stop.unanswered.erase(rank_of(*member));
+  if (phase_ == Phase::kWaiting || member->succeeded) return "";
+  std::string reason = describe(loss);
+  record(std::move(loss), *member, now_);
+  return reason;
 }
 
 void Job::record(wire::Failure failure, const Member& member, TimePoint told) {

@@ -282,10 +282,12 @@ class Job {
   // ---- job.cc ----
   void note_saved(const std::vector<wire::SavedShare>& shares);
   void measure_pace(Node& node) const;
-  // The node's connection is gone, or is treated as gone. `silent`: for how long it has been
+  // The nodes' connections are gone, or are treated as gone. `silent`: for how long they have been
   // silent.
-  void lose(const NodeId& node_id, const std::string& kind, const std::string& why,
+  void lose(const std::vector<NodeId>& node_ids, const std::string& kind, const std::string& why,
             Duration silent = Duration{0});
+  // Returns why the round ends by this loss; empty if it does not.
+  std::string take_out(const NodeId& node_id, wire::Failure loss, Duration silent);
   void remove_node(const NodeId& node_id);
   // `told`: when the failure was told, or seen here.
   void record(wire::Failure failure, const Member& member, TimePoint told);

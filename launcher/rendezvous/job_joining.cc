@@ -38,7 +38,7 @@ bool Job::hold_for_silent(ConnectionId from, const wire::Join& join,
   if (now_ - node.heard >= silent) {
     const NodeId gone = holder->second;
     out_->push_back(CloseConnection{node.connection});
-    lose(gone, "agent", "another ddp-run on its host has taken its place");
+    lose({gone}, "agent", "another ddp-run on its host has taken its place");
     return false;
   }
   const auto mine = [from](const HeldJoin& held) { return held.from == from; };
@@ -85,7 +85,7 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
     if (take_over(from, join)) return;
     if (const auto old = nodes_.find(join.node_id); old != nodes_.end()) {
       out.push_back(CloseConnection{old->second.connection});
-      lose(join.node_id, "agent", "its agent joined again");
+      lose({join.node_id}, "agent", "its agent joined again");
     }
   }
   // After the loss above, because that may have used up the budget.

@@ -35,23 +35,17 @@ std::optional<TimePoint> Job::next_deadline() const {
 }
 
 void Job::lose_silent_nodes() {
-  // Nodes without a part in the round are removed first, so that no round starts with one of them.
   std::vector<NodeId> silent;
-  std::vector<NodeId> silent_members;
   for (const NodeId& node_id : by_silence_) {
-    if (now_ - nodes_.at(node_id).heard < lease()) break;
-    const bool has_part = current_member(node_id, round_.number) != nullptr;
-    (has_part ? silent_members : silent).push_back(node_id);
+    const Node& node = nodes_.at(node_id);
+    if (now_ - node.heard < lease()) break;
+    out_->push_back(CloseConnection{node.connection});
+    silent.push_back(node_id);
   }
-  silent.insert(silent.end(), silent_members.begin(), silent_members.end());
-  for (const NodeId& node_id : silent) {
-    if (finished()) return;
-    out_->push_back(CloseConnection{nodes_.at(node_id).connection});
-    lose(node_id, "lease",
-         fmt::format("no message came from it for {:.1f} s",
-                     static_cast<double>(rules_.lease_ms) / 1'000),
-         lease());
-  }
+  lose(silent, "lease",
+       fmt::format("no message came from it for {:.1f} s",
+                   static_cast<double>(rules_.lease_ms) / 1'000),
+       lease());
 }
 
 void Job::lose_slow_nodes() {
@@ -65,11 +59,10 @@ void Job::lose_slow_nodes() {
       if (node.ending && now_ >= node.ending->until) late.push_back(node_id);
     }
   }
-  for (const NodeId& node_id : late) {
-    if (finished()) return;
+  if (finished()) return;
+  for (const NodeId& node_id : late)
     out_->push_back(CloseConnection{nodes_.at(node_id).connection});
-    lose(node_id, "agent", "it did not stop its workers in time");
-  }
+  lose(late, "agent", "it did not stop its workers in time");
 }
 
 void Job::tick(TimePoint now, std::vector<Action>& out) {

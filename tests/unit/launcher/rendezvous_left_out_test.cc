@@ -138,6 +138,57 @@ TEST(LeftOut, ALostNodeCountsAndItsNewAgentIsRefused) {
               HasSubstr("the last time: node b was lost: its connection closed"));
 }
 
+// One of two that have fallen silent has failed too often. With the loss of the other one the next
+// round begins.
+TEST(LeftOut, WhoFellSilentTogetherIsGoneBeforeTheNextRound) {
+  for (const int most : {1, 0}) {
+    CoordinatorHarness h;
+    const auto member = [&](const std::string& name) {
+      wire::Join join = CoordinatorHarness::node(name, 1, 3, 9);
+      join.rules.max_node_failures = most;
+      return join;
+    };
+    const auto a = h.join(member("a"));
+    const auto b = h.join(member("b"));
+    const auto c = h.join(member("c"));
+    h.fail(b, 0, 9);
+    h.say(a, wire::Stopped{0, {}});
+    h.say(c, wire::Heartbeat{});
+    h.say(b, wire::Stopped{0, {}});
+    h.now += Duration{4'000};
+    h.say(a, wire::Heartbeat{});
+    EXPECT_THAT(h.rounds, ElementsAre(0));
+    h.now += Duration{1'000};
+    h.take(h.core.on_tick(h.now));
+    EXPECT_TRUE(h.closed.contains(b) && h.closed.contains(c));
+    EXPECT_THAT(h.rounds, ElementsAre(0, 1));
+    EXPECT_EQ(h.last<wire::RoundStart>(a).members.size(), 1u);
+    EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 1);
+    h.pass(Duration{10'000}, {b, c});
+    EXPECT_THAT(h.rounds, ElementsAre(0, 1)) << "nobody of round 1 is lost";
+  }
+}
+
+// While the next round waits for its back-off, nodes beyond --nnodes are in.
+TEST(LeftOut, NoRoundBeginsWithASpareThatFellSilent) {
+  CoordinatorHarness h;
+  std::vector<ConnectionId> nodes;
+  for (const char* const name : {"a", "b", "c", "d"})
+    nodes.push_back(h.join(CoordinatorHarness::node(name, 1, 2, 9)));
+  EXPECT_THAT(h.rounds, ElementsAre(0));
+  h.now += Duration{4'000};
+  for (const Round round : {0, 1}) {
+    h.fail(nodes[0], round, 9);
+    for (const std::size_t i : {0, 1}) h.say(nodes[i], wire::Stopped{round, {}});
+  }
+  EXPECT_THAT(h.rounds, ElementsAre(0, 1)) << "the second restart waits 100 ms";
+  h.disconnect(nodes[1]);
+  h.now += Duration{1'000};
+  h.take(h.core.on_tick(h.now));
+  EXPECT_THAT(h.rounds, ElementsAre(0, 1, 2));
+  EXPECT_EQ(h.last<wire::RoundStart>(nodes[0]).members.size(), 1u);
+}
+
 TEST(LeftOut, ConsequencesOfAnotherFailureDoNotCount) {
   Failing h(1);
   for (int i = 0; i < 4; ++i) {
