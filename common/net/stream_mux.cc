@@ -46,8 +46,8 @@ class StreamMux::Muxed final : public Stream, public std::enable_shared_from_thi
   // The peer neither sends nor takes anything more.
   void peer_closed(const Error& why);
   void turn();
-  // The mux is gone.
-  void detach() { mux_ = nullptr; }
+  // The handler is told from the event loop.
+  void end(Error why);
 
  private:
   void pump();
@@ -55,7 +55,6 @@ class StreamMux::Muxed final : public Stream, public std::enable_shared_from_thi
   void deliver();
   void give(std::string_view bytes);
   void report(std::size_t taken);
-  void end(Error why);
 
   StreamMux* mux_;  // Null once the stream has ended.
   asio::io_context& io_;
@@ -212,10 +211,19 @@ StreamMux::StreamMux(asio::io_context& io, std::shared_ptr<FrameConnection> conn
     : io_(io), connection_(std::move(connection)), opened_(std::move(on_opened)) {}
 
 StreamMux::~StreamMux() {
-  on_closed(make_error(Errc::kPeerLost, "connection to {} closed by this side",
-                       connection_->remote_address()));
-  for (const auto& [number, stream] : streams_) stream->detach();
+  const Error why = make_error(Errc::kPeerLost, "connection to {} closed by this side",
+                               connection_->remote_address());
+  on_closed(why);
+  // A stream that is not read would end only when it is, and then without this object.
+  for (const auto& stream : open_streams()) stream->end(why);
   connection_->close();
+}
+
+std::vector<std::shared_ptr<StreamMux::Muxed>> StreamMux::open_streams() const {
+  std::vector<std::shared_ptr<Muxed>> streams;
+  streams.reserve(streams_.size());
+  for (const auto& [number, stream] : streams_) streams.push_back(stream);
+  return streams;
 }
 
 std::shared_ptr<StreamMux::Muxed> StreamMux::add(std::uint32_t number) {
@@ -271,10 +279,7 @@ void StreamMux::on_drained() {
 }
 
 void StreamMux::on_closed(const Error& why) {
-  std::vector<std::shared_ptr<Muxed>> streams;
-  streams.reserve(streams_.size());
-  for (const auto& [number, stream] : streams_) streams.push_back(stream);
-  for (const auto& stream : streams) stream->peer_closed(why);
+  for (const auto& stream : open_streams()) stream->peer_closed(why);
 }
 
 }  // namespace ddp::net

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include <asio/io_context.hpp>
 
@@ -48,6 +49,8 @@ class StreamMux {
   class Muxed;
 
   std::shared_ptr<Muxed> add(std::uint32_t number);
+  // A copy, because streams leave the map when they end.
+  std::vector<std::shared_ptr<Muxed>> open_streams() const;
   void send(const wire::StreamFrame& frame);
   // Whether the connection takes more data now. If not, `waiting` gets its turn later.
   bool takes() const;

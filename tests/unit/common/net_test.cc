@@ -7,6 +7,7 @@
 #include "common/net/byte_stream.h"
 #include "common/net/frame_connection.h"
 #include "common/net/listener.h"
+#include "common/net/stream_mux.h"
 #include "common/net/timer.h"
 #include "common/wire/frame.h"
 #include "tests/support/event_loop.h"
@@ -292,6 +293,29 @@ TEST_F(NetTest, APausedStreamIsNotReadUntilItResumes) {
   accepted_[0]->resume_reading();
   ASSERT_TRUE(run_until(io_, [&] { return !sink->ends.empty(); }));
   EXPECT_EQ(sink->bytes, "bytes");
+}
+
+// Its owner may let go of it while a reader does not read.
+TEST_F(NetTest, TheStreamsOfAMuxEndWithIt) {
+  auto mux = std::make_unique<StreamMux>(io_, connect_pair());
+  std::vector<std::shared_ptr<Stream>> streams;
+  std::vector<std::shared_ptr<Sink>> sinks;
+  for (const bool paused : {false, true}) {
+    streams.push_back(mux->open());
+    sinks.push_back(std::make_shared<Sink>());
+    streams.back()->set_handler(sinks.back());
+    if (paused) streams.back()->pause_reading();
+  }
+  mux = nullptr;
+  for (const auto& stream : streams) EXPECT_FALSE(stream->is_open());
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->ends.empty()) << "told from inside ~StreamMux()";
+  streams[1]->resume_reading();
+  io_.restart();
+  io_.poll();
+  for (const auto& sink : sinks) {
+    ASSERT_EQ(sink->ends.size(), 1u);
+    EXPECT_EQ(sink->ends[0].code, Errc::kPeerLost);
+  }
 }
 
 TEST_F(NetTest, ConnectTellsARefusedPortFromAForeignOne) {
