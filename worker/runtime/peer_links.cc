@@ -123,7 +123,7 @@ Result<void> PeerLinks::go_on(Rank peer, Attempt& attempt) {
     if (::poll(&entry, 1, 0) <= 0) return {};
     auto result = transport::finish_connect(connection.fd(), address, attempt.port);
     if (!result) return result;
-    transport::set_connection_options(connection.fd());
+    transport::set_connection_options(connection.fd(), transport::Traffic::kData);
     attempt.is_connected = true;
   }
   Hello hello;
@@ -174,7 +174,7 @@ void PeerLinks::accept(std::vector<Connected>& connected) {
     const Rank peer = visitor->hello.connecting;
     // Accept unwanted ranks too: they may have seen the endpoint published for another rank.
     if (greeting == Greeting::kWelcome && accepted_.insert(peer).second) {
-      transport::set_connection_options(visitor->connection.fd());
+      transport::set_connection_options(visitor->connection.fd(), transport::Traffic::kData);
       connected.push_back({peer, std::move(visitor->connection)});
       wanted_.erase(peer);
     }

@@ -171,6 +171,10 @@ std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
   return moved;
 }
 
+void PeerSocket::check_way() {
+  if (connection_.is_cut(transport::Connection::kCutAfter)) ended_ = connection_.explain(ETIMEDOUT);
+}
+
 void PeerSocket::end_writing() { connection_.shut_down(SHUT_WR); }
 
 }  // namespace ddp::runtime

@@ -83,6 +83,8 @@ class PeerSocket final : public PeerStream {
   std::size_t write(Bytes first, Bytes second) override;
   std::size_t read(std::byte* to, std::size_t bytes) override;
 
+  // For a thread that is about to wait. Ends the stream if the way to the peer is cut.
+  void check_way();
   int fd() const { return connection_.fd(); }
   // Whether the last write could not move everything; poll() says when to try again.
   bool wants_write() const { return wants_write_; }

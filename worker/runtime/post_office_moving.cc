@@ -197,6 +197,7 @@ void PostOffice::collect_poll_entries(std::vector<pollfd>& entries) {
   if (links_) links_->add_poll_entries(entries);
   for (const auto& each : peers_) {
     if (!each || !each->socket || !each->socket->ended().empty()) continue;
+    each->socket->check_way();
     const bool writes = each->socket->wants_write() && !each->outbox.empty();
     const int events = (each->inbox.blocked() ? 0 : POLLIN) | (writes ? POLLOUT : 0);
     if (events != 0) entries.push_back({each->socket->fd(), static_cast<short>(events), 0});

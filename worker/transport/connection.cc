@@ -1,6 +1,8 @@
 #include "worker/transport/connection.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -8,6 +10,12 @@
 #include <utility>
 
 namespace ddp::transport {
+namespace {
+
+constexpr std::chrono::seconds kLookPause{1};
+constexpr int kSentAgain = 3;  // Times in a row. The answer to what was just sent is on its way.
+
+}  // namespace
 
 ssize_t ConnectionGuard::refuse(std::string why) {
   if (why_.empty()) why_ = std::move(why);
@@ -58,6 +66,19 @@ short Connection::waits_for(short wanted) const {
 std::string Connection::explain(int error) const {
   if (guard_ && !guard_->why().empty()) return guard_->why();
   return std::generic_category().message(error);
+}
+
+bool Connection::is_cut(Duration limit) {
+  const TimePoint now = Clock::now();
+  if (now < next_look_) return false;
+  next_look_ = now + kLookPause;
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  // A socket of another family has no such state, and no way that could be cut.
+  if (::getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // If the peer does not read, nothing is under way: the kernel keeps the rest until there is room.
+  return info.tcpi_unacked > 0 && info.tcpi_retransmits >= kSentAgain &&
+         Duration(info.tcpi_last_ack_recv) >= limit;
 }
 
 void Connection::shut_down(int how) { (void)::shutdown(fd(), how); }

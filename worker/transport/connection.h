@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 
 namespace ddp::transport {
@@ -70,9 +71,17 @@ class Connection {
   // Ends one direction or both, as ::shutdown() does.
   void shut_down(int how);
 
+  // Whether bytes that were sent have had no answer for `limit`, although the kernel has sent them
+  // again: the way to the peer is cut, or its machine is gone. A peer that does not read is no such
+  // case, since its kernel answers. Looks once a second at most, and says no in between. For a
+  // thread that waits.
+  static constexpr Duration kCutAfter{30'000};
+  bool is_cut(Duration limit);
+
  private:
   UniqueFd fd_;
   std::unique_ptr<ConnectionGuard> guard_;
+  TimePoint next_look_{};  // Of is_cut().
 };
 
 }  // namespace ddp::transport

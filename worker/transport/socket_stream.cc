@@ -10,7 +10,8 @@
 
 namespace ddp::transport {
 
-SocketStream::SocketStream(Connection connection) : connection_(std::move(connection)) {
+SocketStream::SocketStream(Connection connection, Duration cut_after)
+    : connection_(std::move(connection)), cut_after_(cut_after) {
   make_non_blocking(connection_.fd());
 }
 
@@ -35,6 +36,8 @@ ssize_t SocketStream::receive_some(std::byte* data, std::size_t bytes) {
 
 int SocketStream::poll_entries(pollfd* entries) {
   if (!wants_data()) return 0;
+  // The next call to move data says so: the sleep that follows is short.
+  if (connection_.is_cut(cut_after_)) (void)fail(connection_.explain(ETIMEDOUT));
   const int events = (wants_read_ ? POLLIN : 0) | (wants_write_ ? POLLOUT : 0);
   entries[0] = pollfd{connection_.fd(), static_cast<short>(events), 0};
   return 1;

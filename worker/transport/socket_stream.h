@@ -12,7 +12,8 @@ namespace ddp::transport {
 // one.
 class SocketStream : public DataStream {
  public:
-  explicit SocketStream(Connection connection);
+  // Fails if Connection::is_cut(cut_after) while a thread waits for it.
+  explicit SocketStream(Connection connection, Duration cut_after = Connection::kCutAfter);
 
   ssize_t send_some(const std::byte* data, std::size_t bytes) override;
   ssize_t receive_some(std::byte* data, std::size_t bytes) override;
@@ -21,6 +22,7 @@ class SocketStream : public DataStream {
 
  private:
   Connection connection_;
+  const Duration cut_after_;
 };
 
 }  // namespace ddp::transport

@@ -84,6 +84,10 @@ Connection& connection_of(LinkConnections& connections, std::uint32_t purpose) {
   return purpose == kData ? connections.data : connections.control;
 }
 
+Traffic traffic_of(std::uint32_t purpose) {
+  return purpose == kControl ? Traffic::kControl : Traffic::kData;
+}
+
 std::vector<Purpose> purposes_of(const LinkIdentity& identity) {
   return identity.has_control ? std::vector{kData, kControl} : std::vector{kData};
 }
@@ -165,7 +169,7 @@ Result<Connection> open_connection(const Endpoint& endpoint, const LinkIdentity&
       last = fd.error();
       continue;
     }
-    set_connection_options(fd->get());
+    set_connection_options(fd->get(), traffic_of(preamble.purpose));
     Connection connection = connecting(guard, std::move(*fd));
     std::byte answer{};
     auto exchanged = send_all(connection, std::as_bytes(std::span(&preamble, 1)), deadline);
@@ -240,7 +244,7 @@ Result<std::vector<LinkConnections>> TcpListener::accept(
   }
   std::vector<LinkConnections> found(identities.size());
   for (Expected& each : expected) {
-    set_connection_options(each.connection.fd());
+    set_connection_options(each.connection.fd(), traffic_of(each.preamble.purpose));
     connection_of(found[each.link], each.preamble.purpose) = std::move(each.connection);
   }
   return found;

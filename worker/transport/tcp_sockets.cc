@@ -252,7 +252,7 @@ Result<void> receive_all(Connection& connection, std::span<std::byte> bytes, Tim
   return {};
 }
 
-void set_connection_options(int fd) {
+void set_connection_options(int fd, Traffic traffic) {
   const int on = 1;
   const int idle_s = 10;
   const int interval_s = 5;
@@ -265,7 +265,10 @@ void set_connection_options(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-  ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
+  // The kernel would end a connection for data, too, whose other end reads nothing for so long: a
+  // rank that computes.
+  if (traffic == Traffic::kControl)
+    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
 }
 
 std::vector<std::string> reachable_addresses(const std::string& host, int port) {

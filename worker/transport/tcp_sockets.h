@@ -30,8 +30,11 @@ Result<UniqueFd> begin_connect(const std::string& address, int port);
 Result<void> finish_connect(int fd, const std::string& address, int port);
 Result<void> send_all(Connection& connection, std::span<const std::byte> bytes, TimePoint deadline);
 Result<void> receive_all(Connection& connection, std::span<std::byte> bytes, TimePoint deadline);
-// Sends small messages without delay, notices a vanished host within half a minute, and between
-// nodes of one host keeps no more in flight than fits in the caches.
-void set_connection_options(int fd);
+// Control: a thread reads it all the time, whatever its rank does.
+enum class Traffic { kData, kControl };
+// Sends small messages without delay, and between nodes of one host keeps no more in flight than
+// fits in the caches. Half a minute after the host of the other end has vanished, the connection
+// ends; one for data only if nothing waits for an answer (Connection::is_cut() sees the rest).
+void set_connection_options(int fd, Traffic traffic);
 
 }  // namespace ddp::transport

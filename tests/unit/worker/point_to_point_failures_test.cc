@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/kernels_time_limit.h"
 #include "tests/support/mail_world.h"
 #include "tests/support/temp_dir.h"
+#include "worker/runtime/peer_links.h"
 #include "worker/transport/control_links.h"
 #include "worker/transport/endpoint.h"
 #include "worker/transport/tcp_sockets.h"
@@ -160,6 +162,22 @@ TEST(Failures, StrangersAreTurnedAway) {
   zero->send(floats(sent), 1, 0, {}, 0)->wait();
   work->wait();
   EXPECT_EQ(got, sent);
+}
+
+// A rank that computes for minutes reads nothing meanwhile, and is not lost.
+TEST(Failures, ConnectionsForMessagesHaveNoTimeLimitOfTheKernel) {
+  const auto store = std::make_shared<test::HashStore>();
+  runtime::PeerLinks lower(test::local_meeting(store), 0, transport::Topology({1, 1}, 0));
+  runtime::PeerLinks higher(test::local_meeting(store), 0, transport::Topology({1, 1}, 1));
+  lower.want(1);
+  higher.want(0);
+  std::vector<runtime::PeerLinks::Connected> ends;
+  for (const TimePoint limit = Clock::now() + kPatience; ends.size() < 2 && Clock::now() < limit;) {
+    for (runtime::PeerLinks* each : {&higher, &lower}) ASSERT_FALSE(each->step(ends));
+  }
+  ASSERT_EQ(ends.size(), 2U);
+  for (const auto& end : ends)
+    EXPECT_EQ(test::kernels_time_limit(end.connection.fd()), milliseconds(0));
 }
 
 TEST(Failures, NodesWithoutAStoreAreAnError) {

@@ -1,4 +1,7 @@
+#include <linux/filter.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +20,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/shm_layout.h"
 #include "tests/support/inproc.h"
+#include "tests/support/kernels_time_limit.h"
 #include "tests/support/other_user.h"
 #include "worker/transport/endpoint.h"
 #include "worker/transport/tcp.h"
@@ -272,6 +276,61 @@ TEST(Tcp, EndpointsOfOthersAreChecked) {
     ASSERT_FALSE(link);
     EXPECT_THAT(link.error().message, HasSubstr("is not the endpoint of a worker")) << text;
   }
+}
+
+// The kernel's time limit for a peer that does not answer is also one for a peer that does not
+// read.
+TEST(Tcp, OnlyControlConnectionsHaveATimeLimitOfTheKernel) {
+  auto listener = std::move(transport::TcpListener::open()).value();
+  Result<std::vector<transport::LinkConnections>> accepted =
+      make_error(Errc::kNotFound, "nothing yet");
+  std::thread accepting([&] { accepted = listener->accept({identity_of(0)}, in(seconds(30))); });
+  auto connected =
+      transport::connect_link(listener->endpoint({"127.0.0.1"}), identity_of(0), in(seconds(30)));
+  accepting.join();
+  ASSERT_TRUE(connected && accepted);
+  for (const transport::LinkConnections* end : {&*connected, &accepted->front()}) {
+    EXPECT_EQ(test::kernels_time_limit(end->data.fd()), milliseconds(0));
+    EXPECT_EQ(test::kernels_time_limit(end->control.fd()), milliseconds(30'000));
+  }
+}
+
+// Two sockets that are connected over TCP.
+std::pair<UniqueFd, UniqueFd> tcp_pair() {
+  const UniqueFd listener = std::move(transport::listen_anywhere()).value();
+  const int port = transport::local_port(listener.get()).value();
+  UniqueFd one = std::move(transport::connect_socket("127.0.0.1", port, in(seconds(30)))).value();
+  pollfd entry{listener.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&entry, 1, 30'000), 1);
+  return {std::move(one), UniqueFd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC))};
+}
+
+// Until the stream takes no more, or has ended.
+void send_all_it_takes(transport::SocketStream& stream) {
+  const std::vector<std::byte> bytes(std::size_t{1} << 20);
+  while (stream.send_some(bytes.data(), bytes.size()) > 0) {
+  }
+}
+
+TEST(Tcp, AStreamEndsIfItsWayIsCutButNotIfItsPeerDoesNotRead) {
+  auto [to_reader, unread] = tcp_pair();
+  auto [to_nowhere, unreached] = tcp_pair();
+  sock_filter nothing[] = {BPF_STMT(BPF_RET | BPF_K, 0)};
+  const sock_fprog drop{1, nothing};  // Before the kernel answers.
+  ASSERT_EQ(::setsockopt(unreached.get(), SOL_SOCKET, SO_ATTACH_FILTER, &drop, sizeof(drop)), 0);
+  const milliseconds limit(500);
+  transport::SocketStream full(std::move(to_reader), limit);
+  transport::SocketStream cut(std::move(to_nowhere), limit);
+  const TimePoint deadline = in(seconds(120));
+  const TimePoint long_enough = in(10 * limit);
+  while ((cut.how().empty() || Clock::now() < long_enough) && Clock::now() < deadline) {
+    for (transport::SocketStream* stream : {&full, &cut}) send_all_it_takes(*stream);
+    pollfd entries[2];
+    const int count = full.poll_entries(entries);
+    ::poll(entries, static_cast<nfds_t>(count + cut.poll_entries(entries + count)), 50);
+  }
+  EXPECT_THAT(cut.how(), HasSubstr("timed out"));
+  EXPECT_EQ(full.how(), "");
 }
 
 TEST(Tcp, FindsAnAddressOfThisMachine) {
