@@ -36,9 +36,10 @@ void PeerLinks::want(Rank peer) {
 }
 
 Outcome PeerLinks::step(std::vector<Connected>& connected) {
-  if (wanted_.empty() && visitors_.empty()) return {};
+  // No system call if there is nothing to do: this is called in busy loops.
+  if (wanted_.empty() && !knocked_) return {};
   const TimePoint now = Clock::now();
-  const bool due = now >= next_attempt_;
+  const bool due = !wanted_.empty() && now >= next_attempt_;
   if (due) {
     if (!meeting_.store) {
       return Failure{Errc::kInvalidArgument, -1,
@@ -162,6 +163,7 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
 }
 
 void PeerLinks::accept(std::vector<Connected>& connected) {
+  knocked_ = false;
   if (!listener_) return;
   for (UniqueFd& fd : transport::accept_some(listener_.get(), gate_))
     visitors_.push_back({transport::accepting(meeting_.guard.get(), std::move(fd)), {}, 0});
@@ -214,6 +216,17 @@ void PeerLinks::add_poll_entries(std::vector<pollfd>& entries) const {
     const short event = attempt.is_connected ? connection.waits_for(POLLOUT) : short{POLLOUT};
     entries.push_back({connection.fd(), event, 0});
   }
+}
+
+void PeerLinks::polled(std::span<const pollfd> entries) {
+  if (!listener_) return;
+  const auto knocks = [this](const pollfd& entry) {
+    if (entry.revents == 0) return false;
+    return entry.fd == listener_.get() ||
+           std::any_of(visitors_.begin(), visitors_.end(),
+                       [&](const Visitor& visitor) { return visitor.connection.fd() == entry.fd; });
+  };
+  knocked_ = knocked_ || std::any_of(entries.begin(), entries.end(), knocks);
 }
 
 std::string PeerLinks::status(Rank peer) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,8 @@ class PeerLinks {
   // When to call step() even if none of the poll entries is ready.
   TimePoint next_attempt() const { return next_attempt_; }
   void add_poll_entries(std::vector<pollfd>& entries) const;
+  // What poll() said of them. Also while no rank is wanted, the next step() sees to those who come.
+  void polled(std::span<const pollfd> entries);
   // Why there is no connection to a wanted rank yet, for error messages.
   std::string status(Rank peer) const;
 
@@ -97,6 +100,7 @@ class PeerLinks {
   std::map<Rank, Attempt> wanted_;
   std::set<Rank> accepted_;
   std::vector<Visitor> visitors_;
+  bool knocked_ = false;  // Somebody has come, or a visitor has said more.
   TimePoint next_attempt_ = TimePoint::max();
   Duration pause_{1};  // Until the next attempt; grows.
 };

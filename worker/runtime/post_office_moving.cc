@@ -223,6 +223,7 @@ void PostOffice::sleep(transport::Idle& idle, const MessageWork* until) {
     transport::futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(), limit);
   }
   const Lock lock(mutex_);
+  if (polls && links_) links_->polled(entries);
   // Only the last sleeper clears it, because it must wake the others, too.
   if (--sleeping_ == 0) {
     std::uint64_t ignored = 0;

@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include "common/base/errc.h"
 #include "tests/support/kernels_time_limit.h"
@@ -162,6 +163,68 @@ TEST(Failures, StrangersAreTurnedAway) {
   zero->send(floats(sent), 1, 0, {}, 0)->wait();
   work->wait();
   EXPECT_EQ(got, sent);
+}
+
+// How much of a CPU this thread has used.
+milliseconds cpu_time() {
+  timespec used{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return std::chrono::duration_cast<milliseconds>(std::chrono::seconds(used.tv_sec) +
+                                                  std::chrono::nanoseconds(used.tv_nsec));
+}
+
+TEST(Failures, AStrangerWhoComesLaterDoesNotKeepAWaiterBusy) {
+  auto transports = test::connected_transports({1, 1});
+  auto store = std::make_shared<test::HashStore>();
+  std::vector<std::shared_ptr<runtime::PostOffice>> mail;
+  for (auto& transport : transports)
+    mail.push_back(std::make_shared<runtime::PostOffice>(*transport, test::local_meeting(store), 0,
+                                                         mail_options(kPatience)));
+  std::vector<float> value{5};
+  mail[0]->send(floats(value), 1, 0, {}, 0)->wait();
+  mail[1]->recv(floats(value), 0, 0, {}, 0)->wait();
+  const auto text = store->get("test/p2p/1", kPatience);
+  const int port = transport::parse_endpoint(*text).value().port;
+  const auto stranger = transport::connect_socket("127.0.0.1", port, Clock::now() + kPatience);
+  ASSERT_TRUE(stranger);
+  OpOptions options;
+  options.timeout = std::chrono::seconds(1);
+  const milliseconds before = cpu_time();
+  const auto error = error_of([&] { mail[1]->recv(floats(value), 0, 0, options, 1)->wait(); });
+  EXPECT_EQ(error.code, Errc::kTimeout) << error.what();
+  EXPECT_LT(cpu_time() - before, milliseconds(100));
+}
+
+// Rank 2 listens because of rank 1, and waits for it again when rank 0 comes, whose message is more
+// than the kernel holds.
+TEST(Failures, ARankThatComesWhileAnotherIsAwaitedIsHeard) {
+  MailWorld world({1, 1, 1});
+  world.run([&](Rank self) {
+    Data small(10);
+    Data large(std::size_t{32} << 20);
+    const auto send = [&](Data& data, Rank to) {
+      world[self].send(data.buffer(), to, 1, {}, 0)->wait();
+    };
+    const auto receive = [&](Data& data, Rank from) {
+      world[self].recv(data.buffer(), from, 1, {}, 0)->wait();
+    };
+    if (self == 0) {
+      receive(small, 1);
+      send(large, 2);
+      send(small, 1);
+    } else if (self == 1) {
+      send(small, 2);
+      receive(small, 2);
+      send(small, 0);
+      receive(small, 0);
+      send(small, 2);
+    } else {
+      receive(small, 1);
+      send(small, 1);
+      receive(small, 1);
+      receive(large, 0);
+    }
+  });
 }
 
 // A rank that computes for minutes reads nothing meanwhile, and is not lost.
