@@ -32,6 +32,15 @@ UniqueFd unix_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
+// False at the deadline. A signal ends poll() early, and a minute is the longest that it waits.
+bool await_answer(int fd, TimePoint deadline) {
+  pollfd entry{fd, POLLIN, 0};
+  while (::poll(&entry, 1, milliseconds_until(deadline)) <= 0) {
+    if (Clock::now() >= deadline) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<MemoryHandout> MemoryHandout::open(UniqueFd memory) {
@@ -76,8 +85,7 @@ Result<UniqueFd> take_memory(const std::string& name, TimePoint deadline) {
   if (!is_own_users(socket.get())) {
     return make_error(Errc::kProtocol, "another user answers for the rank that made the memory");
   }
-  pollfd entry{socket.get(), POLLIN, 0};
-  if (::poll(&entry, 1, milliseconds_until(deadline)) <= 0) {
+  if (!await_answer(socket.get(), deadline)) {
     return make_error(Errc::kTimeout, "the rank that made the memory did not answer");
   }
   std::array<char, 1> greeting{};

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -97,6 +98,33 @@ TEST(MemoryHandout, GivesTheDescriptorToWhoeverKnowsTheName) {
   const auto unknown = take_memory("ddp-memory-unknown", Clock::now() + 1s);
   ASSERT_FALSE(unknown);
   EXPECT_THAT(unknown.error().message, HasSubstr("cannot be reached"));
+}
+
+std::atomic<int> signals_seen{0};
+
+TEST(MemoryHandout, ASignalWhileItIsFetchedHarmsNobody) {
+  struct sigaction counts {};
+  struct sigaction before {};
+  counts.sa_handler = [](int) { ++signals_seen; };
+  ASSERT_EQ(::sigaction(SIGUSR2, &counts, &before), 0);
+  auto handout = MemoryHandout::open(UniqueFd(::memfd_create("test", MFD_CLOEXEC)));
+  ASSERT_TRUE(handout);
+  std::optional<Result<UniqueFd>> taken;
+  std::atomic<bool> ended{false};
+  std::thread taker([&] {
+    taken.emplace(take_memory(handout->name(), Clock::now() + 60s));
+    ended = true;
+  });
+  // The first may come before it waits, the others do not.
+  for (int sent = 0; sent < 20 && !ended; ++sent) {
+    const int seen = signals_seen;
+    ASSERT_EQ(::pthread_kill(taker.native_handle(), SIGUSR2), 0);
+    EXPECT_TRUE(test::wait_until([&] { return signals_seen > seen || ended; }));
+  }
+  while (!ended) handout->serve(10ms);
+  taker.join();
+  EXPECT_TRUE(*taken) << taken->error().message;
+  EXPECT_EQ(::sigaction(SIGUSR2, &before, nullptr), 0);
 }
 
 TEST(MemoryHandout, AnotherUserGetsNothingAndHoldsUpNobody) {
