@@ -379,11 +379,17 @@ void Group::finish(const std::shared_ptr<CollectiveWork>& work, const Outcome& f
 
 // From here on every call on this group fails with the first cause.
 Failure Group::settle(Failure failure) {
-  const Failure first = transport_->shut_down(failure);
-  if (messages_) messages_->fail(first);
-  const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = first;
-  return *failure_;
+  const Failure ended_by = transport_->shut_down(failure);
+  Failure first;
+  {
+    // Before anybody is told: a listener may call the group at once.
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = ended_by;
+    first = *failure_;
+  }
+  const PostOffice::Silence silence(*messages_);
+  messages_->fail(first);
+  return first;
 }
 
 void Group::fail_queue(const Failure& cause) {

@@ -101,6 +101,7 @@ Outcome Group::exchange_messages(const collectives::Operation& operation) {
       Duration(1),
       std::chrono::ceil<Duration>(operation.deadline + collectives::kStallGrace - Clock::now()));
   options.tag = name_of(operation.record.kind);
+  const PostOffice::Silence silence(*messages_);  // executing_ is held.
   std::vector<WorkPtr> works;
   try {
     for (Rank step = 0; step < size_; ++step) {

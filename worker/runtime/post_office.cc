@@ -22,6 +22,8 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 constexpr std::chrono::seconds kDeliveryTime{
     5};  // To deliver buffered messages when the group ends.
 
+thread_local const PostOffice* silent_at = nullptr;
+
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 wire::FlightState state_of(const MessageWork& work) {
@@ -51,6 +53,12 @@ PostOffice::PostOffice(transport::Transport& transport, Meeting meeting, Round r
 }
 
 PostOffice::~PostOffice() { close(); }
+
+PostOffice::Silence::Silence(const PostOffice& office) { silent_at = &office; }
+
+PostOffice::Silence::~Silence() { silent_at = nullptr; }
+
+bool PostOffice::tells() const { return silent_at != this; }
 
 std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                                std::uint64_t tag, OpOptions& options,
@@ -199,7 +207,11 @@ std::uint64_t PostOffice::record(MessageWork::Kind kind, const Buffer& buffer, R
 }
 
 void PostOffice::want_thread() {
-  if (!busy() || waiters_ > 0 || stopping_) return;
+  if (busy() && waiters_ == 0) wake_thread();
+}
+
+void PostOffice::wake_thread() {
+  if (stopping_) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { run_thread(); });
   if (parked_) wanted_.notify_one();
 }
@@ -276,7 +288,12 @@ void PostOffice::wake_sleepers() {
 
 void PostOffice::unlock(Lock& lock) {
   const auto failure = std::exchange(announce_, std::nullopt);
-  const auto untold = std::exchange(untold_, {});
+  std::vector<std::shared_ptr<MessageWork>> untold;
+  if (tells()) {
+    untold.swap(untold_);
+  } else if (!untold_.empty()) {
+    wake_thread();
+  }
   lock.unlock();
   for (const auto& work : untold) work->tell_listener();
   if (!failure) return;

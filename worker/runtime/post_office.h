@@ -74,6 +74,16 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   std::shared_ptr<MessageWork> recv_any(Buffer buffer, std::uint64_t tag, OpOptions options,
                                         std::uint64_t sequence);
 
+  // While one lives, this thread calls no listeners of messages: it holds a lock of their owner,
+  // which they may need. "ddp-p2p" calls them instead.
+  class Silence {
+   public:
+    explicit Silence(const PostOffice& office);
+    ~Silence();
+    Silence(const Silence&) = delete;
+    Silence& operator=(const Silence&) = delete;
+  };
+
   // Fails all messages that are not done, and every later call. Marks the node's memory and tells
   // connected peers. The first cause counts.
   void fail(const Failure& cause);
@@ -134,6 +144,9 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   void wake_sleepers();
   // Wakes the thread if there is something to move and nobody else moves it.
   void want_thread();
+  void wake_thread();
+  // Whether this thread may call listeners.
+  bool tells() const;
   // Releases mutex_, then tells the owner of a failure, and the listeners of works that are done.
   void unlock(Lock& lock);
 
@@ -174,11 +187,13 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   std::size_t undelivered_bytes_ = 0;  // Sends that are done, but not sent yet.
   std::optional<FlightRecorder> recorder_;
   std::list<std::shared_ptr<MessageWork>> pending_;
-  std::deque<MessageWork*> any_source_;               // Receives from any rank.
-  std::vector<std::shared_ptr<MessageWork>> untold_;  // Done; their listeners have not been told.
-  std::vector<std::unique_ptr<Peer>> peers_;          // By rank; null until used.
-  std::vector<Peer*> active_;                         // Peers with something to move.
-  std::optional<PeerLinks> links_;                    // If the group has several nodes.
+  std::deque<MessageWork*> any_source_;  // Receives from any rank.
+  // Done; their listeners have not been told. Empty while mutex_ is free, except for what a Silence
+  // leaves.
+  std::vector<std::shared_ptr<MessageWork>> untold_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.
+  std::vector<Peer*> active_;                 // Peers with something to move.
+  std::optional<PeerLinks> links_;            // If the group has several nodes.
   std::vector<PeerLinks::Connected> connected_;
   TimePoint next_deadline_ = TimePoint::max();  // No work has an earlier one.
   std::optional<Failure> failure_;

@@ -165,6 +165,7 @@ void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
       finished = finished || (limited ? Clock::now() > limit : waiters_ > 0 || stopping_);
     }
     if (finished && !announce_ && untold_.empty()) return;
+    if (finished && !announce_ && !tells()) return wake_thread();
     unlock(lock);
     bool given_up = false;
     if (moved) {
@@ -248,7 +249,9 @@ void PostOffice::run_thread() {
 void PostOffice::await_need(Lock& lock) {
   int quiet = 0;
   for (;;) {
-    const auto needed = [this] { return stopping_ || (busy() && waiters_ == 0); };
+    const auto needed = [this] {
+      return stopping_ || (busy() && waiters_ == 0) || !untold_.empty();
+    };
     if (prompt_) {
       parked_ = true;
       wanted_.wait(lock, [&] { return needed() || !prompt_; });

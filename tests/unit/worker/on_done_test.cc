@@ -1,10 +1,12 @@
 // OpOptions::on_done: who is told that an operation is done, when, and on which thread.
 #include <atomic>
 #include <future>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/worker_world.h"
 
 namespace ddp {
@@ -130,6 +132,67 @@ TEST_P(OnDone, MayHoldUpACallerWhileTheGroupsThreadRunsWhatItWaitsFor) {
     told.get_future().wait();
     group(rank).barrier()->wait();
     EXPECT_EQ(second, static_cast<float>(size()));
+  });
+}
+
+// The thread that fails the operation is the only one that could fail what the listener waits for.
+TEST_P(OnDone, OfAMessageMayWaitForTheGroupThatFails) {
+  test::on_ranks(size(), [&](Rank rank) {
+    std::promise<std::error_code> told;
+    float received = 0;
+    WorkPtr message;
+    if (rank == 0) {
+      message = group(0).recv(
+          of(received), 1, 0, telling([&](const std::exception_ptr&) {
+            told.set_value(test::failure_of([&] { group(0).barrier()->wait(); }).code);
+          }));
+    }
+    std::vector<float> values(rank == 0 ? 10 : 11);
+    const CollectiveError error = test::failure_of([&] {
+      group(rank).all_reduce({values.data(), values.size(), DType::kF32}, ReduceOp::kSum)->wait();
+    });
+    EXPECT_EQ(error.code, Errc::kMismatch) << error.what();
+    if (rank != 0) return;
+    auto code = told.get_future();
+    ASSERT_EQ(code.wait_for(60s), std::future_status::ready);
+    EXPECT_EQ(code.get(), Errc::kMismatch);
+  });
+}
+
+// Messages of rank 2 arrive while rank 0 waits for a large block of rank 1, in an operation that
+// the listeners wait for.
+TEST(OnDoneBetweenNodes, OfAMessageMayWaitForTheOperationInWhichItComes) {
+  constexpr std::size_t kLarge = 4'000'000;
+  constexpr std::uint32_t kMessages = 50;
+  const auto groups = test::thread_groups({1, 1, 1});
+  std::promise<WorkPtr> issued;  // Rank 0's operation.
+  const auto operation = issued.get_future().share();
+  std::atomic<std::uint32_t> told{0};
+  test::on_ranks(3, [&](Rank rank) {
+    ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
+    std::vector<float> in(kLarge + 2);
+    std::vector<float> out(kLarge + 2);
+    std::vector<float> messages(kMessages);
+    const auto listener = [&](const std::exception_ptr&) {
+      operation.get()->wait();
+      ++told;
+    };
+    for (std::uint32_t tag = 0; rank == 0 && tag < kMessages; ++tag)
+      group.recv(of(messages[tag]), 2, tag, telling(listener));
+    const std::vector<std::size_t> ones(3, 1);
+    const std::vector<std::size_t> to_zero{kLarge, 1, 1};
+    const std::vector<std::size_t> from_one{1, kLarge, 1};
+    const WorkPtr work = group.all_to_allv(
+        {in.data(), rank == 1 ? in.size() : 3, DType::kF32}, rank == 1 ? to_zero : ones,
+        {out.data(), rank == 0 ? out.size() : 3, DType::kF32}, rank == 0 ? from_one : ones);
+    if (rank == 0) issued.set_value(work);
+    // Not sooner: a message that is there already is told to the thread that asks for it.
+    operation.wait();
+    for (std::uint32_t tag = 0; rank == 2 && tag < kMessages; ++tag)
+      group.send(of(messages[tag]), 0, tag)->wait();
+    work->wait();
+    while (rank == 0 && told < kMessages) std::this_thread::yield();
+    group.barrier()->wait();
   });
 }
 
