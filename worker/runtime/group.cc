@@ -16,6 +16,7 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 #include "common/base/recycled.h"
+#include "worker/runtime/helper_threads.h"
 #include "worker/runtime/operations.h"
 #include "worker/runtime/post_office.h"
 
@@ -41,7 +42,8 @@ std::shared_ptr<Group> Group::make(std::unique_ptr<transport::Transport> transpo
   if (transport->topology().world_size() > 1 && !transport->watch()) {
     transport->start_watch({transport::stall_timeout_from_environment(options.stall_timeout)});
   }
-  auto group = std::make_shared<Group>(std::move(transport), round, options, std::move(meeting));
+  std::shared_ptr<Group> group(new Group(std::move(transport), round, options, std::move(meeting)),
+                               &Group::destroy);
   group->thread_ = std::thread([raw = group.get()] { raw->run_thread(); });
   return group;
 }
@@ -65,6 +67,14 @@ Group::Group(std::unique_ptr<transport::Transport> transport, Round round,
   messages.recorder = flight_;
   messages.world_ranks = meeting_.world_ranks;
   messages_ = std::make_shared<PostOffice>(*transport_, meeting_, round_, std::move(messages));
+}
+
+void Group::destroy(Group* group) {
+  if (own_thread_of == group || group->messages_->is_own_thread()) {
+    run_on_helper_thread([group] { delete group; });
+  } else {
+    delete group;
+  }
 }
 
 Group::~Group() {

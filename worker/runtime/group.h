@@ -37,6 +37,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // For make().
   Group(std::unique_ptr<transport::Transport> transport, Round round,
         const ProcessGroupOptions& options, Meeting meeting);
+  // Joins the group's threads.
   ~Group() override;
 
   // Sets which algorithms to use. The same on all ranks; no operation may be outstanding.
@@ -92,6 +93,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void wake();
 
  private:
+  // Any thread, also one of the group's own: a listener may have held the last reference.
+  static void destroy(Group* group);
   WorkPtr issue(collectives::Operation operation, OpOptions options);
   // Runs the operation here and now. Returns false if another thread is running operations.
   bool run_now(collectives::Operation& operation, const SharedText& tag, Waiting& waiting);

@@ -96,6 +96,9 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   // Moves messages until the work is done.
   void wait(MessageWork& work);
 
+  // Whether the calling thread is this one's "ddp-p2p".
+  bool is_own_thread() const;
+
  private:
   struct Peer {
     Peer(PostOffice& room, Rank self, Rank number)

@@ -24,8 +24,11 @@ constexpr std::chrono::microseconds kPollLimit{500};  // A ring cannot wake a th
 constexpr unsigned kStepsPerCheck = 64;               // Of deadlines, except before sleeping.
 constexpr std::chrono::microseconds kLookPause{500};
 constexpr int kQuietLooks = 20;
+thread_local const PostOffice* serves = nullptr;
 
 }  // namespace
+
+bool PostOffice::is_own_thread() const { return serves == this; }
 
 bool PostOffice::step(bool eager) {
   if (failure_) return false;
@@ -235,6 +238,7 @@ void PostOffice::sleep(transport::Idle& idle, const MessageWork* until) {
 
 void PostOffice::run_thread() {
   ::pthread_setname_np(::pthread_self(), "ddp-p2p");
+  serves = this;
   Lock lock(mutex_);
   for (;;) {
     await_need(lock);

@@ -196,6 +196,47 @@ TEST(OnDoneBetweenNodes, OfAMessageMayWaitForTheOperationInWhichItComes) {
   });
 }
 
+// The threads of a group cannot end it themselves.
+TEST_P(OnDone, MayHoldTheLastReferenceToTheGroup) {
+  std::vector<std::promise<void>> ended(groups_.size());
+  test::on_ranks(size(), [&](Rank rank) {
+    std::shared_ptr<ProcessGroup> part = group(rank).split(0);
+    // Destroyed after `part`: by then the group is ending.
+    const auto end = [&, rank](int*) { ended[static_cast<std::size_t>(rank)].set_value(); };
+    const std::shared_ptr<int> last(nullptr, end);
+    auto value = std::make_shared<float>(1.0F);
+    ProcessGroup& raw = *part;
+    raw.all_reduce(of(*value), ReduceOp::kSum,
+                   telling([last, value, part](const std::exception_ptr& failure) {
+                     EXPECT_EQ(failure, nullptr);
+                   }));
+    part.reset();
+  });
+  for (std::promise<void>& each : ended)
+    ASSERT_EQ(each.get_future().wait_for(60s), std::future_status::ready);
+}
+
+TEST_P(OnDone, OfAMessageMayHoldTheLastReferenceToTheGroup) {
+  std::promise<void> told;
+  test::on_ranks(size(), [&](Rank rank) {
+    std::shared_ptr<ProcessGroup> part = group(rank).split(0);
+    auto value = std::make_shared<float>(1.0F);
+    if (rank == 0) {
+      ProcessGroup& raw = *part;
+      raw.recv(of(*value), 1, 0, telling([&told, value, part](const std::exception_ptr&) mutable {
+                 part.reset();
+                 told.set_value();
+               }));
+      part.reset();
+    }
+    group(rank).barrier()->wait();
+    if (rank == 1) part->send(of(*value), 0)->wait();
+    EXPECT_EQ(rank == 0 ? told.get_future().wait_for(60s) : std::future_status::ready,
+              std::future_status::ready);
+    group(rank).barrier()->wait();
+  });
+}
+
 TEST_P(OnDone, IsToldTheFailure) {
   test::on_ranks(size(), [&](Rank rank) {
     if (rank == 0) {
