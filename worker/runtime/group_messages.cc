@@ -95,6 +95,10 @@ PostOffice& Group::messages() {
 // Moves blocks between ranks of different nodes: a message for every pair.
 Outcome Group::exchange_messages(const collectives::Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
+  // Of the counts of an all_to_allv, only the two ranks know whether they agree. So a block without
+  // elements is sent, too: if it were not, a rank that expects some would wait for its deadline.
+  const bool sends_empty =
+      operation.record.kind == collectives::OpKind::kAllToAll && operation.uneven();
   const std::uint64_t tag = kInternalTags + operation.record.sequence;
   OpOptions options;
   options.timeout = std::max(
@@ -107,14 +111,14 @@ Outcome Group::exchange_messages(const collectives::Operation& operation) {
     for (Rank step = 0; step < size_; ++step) {
       const Rank from = (rank_ + size_ - step) % size_;
       const Block block = plan.incoming[static_cast<std::size_t>(from)];
-      if (block.count == 0) continue;
+      if (block.count == 0 && !sends_empty) continue;
       works.push_back(messages_->recv(part_of(operation.out, block.begin, block.count), from, tag,
                                       options, operation.record.sequence));
     }
     for (Rank step = 0; step < size_; ++step) {
       const Rank to = (rank_ + step) % size_;
       const Block block = plan.outgoing[static_cast<std::size_t>(to)];
-      if (block.count == 0) continue;
+      if (block.count == 0 && !sends_empty) continue;
       works.push_back(messages_->send(part_of(operation.in, block.begin, block.count), to, tag,
                                       options, operation.record.sequence));
     }

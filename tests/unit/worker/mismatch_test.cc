@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <functional>
 #include <latch>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -222,21 +223,28 @@ TEST_P(Mismatch, OfCallsInAnotherOrder) {
 // The lists of an all_to_allv differ from rank to rank, so only two ranks can tell: one of them
 // says so at once, the others learn it then, or when they call the group again.
 TEST_P(Mismatch, OfTheListsOfAnAllToAllNamesWhoSendsWhatToWhom) {
-  for (const std::size_t count : {std::size_t{5}, std::size_t{30'000}}) {
+  struct Case {
+    std::size_t sent;  // By one rank to the next. All the others send what is expected.
+    std::size_t expected;
+  };
+  for (const auto& [sent, expected] : {Case{8, 5}, Case{30'003, 30'000}, Case{3, 0}, Case{0, 3}}) {
+    const std::size_t usual = std::min(sent, expected);
     for (Rank sender = 0; sender < world_size(); ++sender) {
       const Rank receiver = (sender + 1) % world_size();
       const auto groups = test::thread_groups(GetParam());
-      test::on_ranks(world_size(), [&](Rank rank) {
+      test::on_ranks(world_size(), [&, sent = sent, expected = expected](Rank rank) {
         ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
         Memory memory;
-        std::vector<std::size_t> send(static_cast<std::size_t>(group.size()), count);
-        const std::vector<std::size_t> receive = send;
-        if (rank == sender) send[static_cast<std::size_t>(receiver)] += 3;
-        const std::size_t total = all(group, count);
+        std::vector<std::size_t> send(static_cast<std::size_t>(group.size()), usual);
+        std::vector<std::size_t> receive = send;
+        if (rank == sender) send[static_cast<std::size_t>(receiver)] = sent;
+        if (rank == receiver) receive[static_cast<std::size_t>(sender)] = expected;
+        const auto total = [](const std::vector<std::size_t>& counts) {
+          return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+        };
         const CollectiveError error = failure_of([&] {
           group
-              .all_to_allv(memory.input(rank == sender ? total + 3 : total), send,
-                           memory.output(total), receive)
+              .all_to_allv(memory.input(total(send)), send, memory.output(total(receive)), receive)
               ->wait();
           group.barrier()->wait();
         });
@@ -244,7 +252,7 @@ TEST_P(Mismatch, OfTheListsOfAnAllToAllNamesWhoSendsWhatToWhom) {
         EXPECT_THAT(error.what(),
                     AllOf(HasSubstr("rank " + std::to_string(sender)),
                           HasSubstr("rank " + std::to_string(receiver)),
-                          HasSubstr(std::to_string(count + 3)), HasSubstr(std::to_string(count))));
+                          HasSubstr(std::to_string(sent)), HasSubstr(std::to_string(expected))));
       });
     }
   }
