@@ -55,6 +55,7 @@ Group::Group(std::unique_ptr<transport::Transport> transport, Round round,
       round_(round),
       options_(options),
       meeting_(std::move(meeting)),
+      largest_node_(std::ranges::max(transport->topology().node_sizes())),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       transport_(std::move(transport)),
       collectives_(*transport_),
@@ -184,6 +185,7 @@ WorkPtr Group::issue(collectives::Operation operation, OpOptions options) {
                                             name_of(operation.record.kind),
                                             options.timeout.count()));
   }
+  if (largest_node_ > static_cast<int>(transport::kPairRanks)) require_room_for_messages(operation);
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;
@@ -199,6 +201,15 @@ WorkPtr Group::issue(collectives::Operation operation, OpOptions options) {
   const auto work = enqueue(std::move(operation), std::move(options));
   work->wait();
   return work;
+}
+
+// All ranks find the same, whatever the size of their own node.
+void Group::require_room_for_messages(const collectives::Operation& operation) const {
+  if (!collectives_.needs_messages(operation)) return;
+  throw std::invalid_argument(fmt::format(
+      "{}: between nodes it needs messages, which at most {} ranks of a node can exchange, but a "
+      "node has {}: start fewer workers on each node, or set DDP_VIRTUAL_NODE differently on some",
+      name_of(operation.record.kind), transport::kPairRanks, largest_node_));
 }
 
 bool Group::run_now(collectives::Operation& operation, const SharedText& tag, Waiting& waiting) {

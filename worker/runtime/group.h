@@ -96,6 +96,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // Any thread, also one of the group's own: a listener may have held the last reference.
   static void destroy(Group* group);
   WorkPtr issue(collectives::Operation operation, OpOptions options);
+  void require_room_for_messages(const collectives::Operation& operation) const;
   // Runs the operation here and now. Returns false if another thread is running operations.
   bool run_now(collectives::Operation& operation, const SharedText& tag, Waiting& waiting);
   std::shared_ptr<CollectiveWork> enqueue(collectives::Operation operation, OpOptions options);
@@ -135,6 +136,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   const Round round_;
   const ProcessGroupOptions options_;
   const Meeting meeting_;
+  const int largest_node_;  // Its number of ranks.
   UniqueFd wake_fd_;
 
   std::mutex executing_;  // Taken before mutex_ where both are needed.

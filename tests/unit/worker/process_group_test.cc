@@ -63,6 +63,29 @@ TEST(ProcessGroup, RefusesArgumentsThatMakeNoSense) {
   group->barrier()->wait();  // None of them counts as issued.
 }
 
+// On the caller's thread, not on the group's, where nobody could catch it.
+TEST(ProcessGroup, RefusesMessagesBetweenMoreRanksOfANodeThanTheyAreFor) {
+  constexpr auto kTooMany = static_cast<int>(transport::kPairRanks) + 1;
+  auto transports = test::make_inproc_transports({kTooMany, 1}, 0);
+  // Also the rank whose own node is small.
+  for (const int rank : {0, kTooMany}) {
+    const auto group =
+        runtime::Group::make(std::move(transports[static_cast<std::size_t>(rank)]), 0, {});
+    std::vector<float> in(2000 * (kTooMany + 1));
+    std::vector<float> out(in.size());
+    const Buffer from{in.data(), in.size(), DType::kF32};
+    const Buffer to{out.data(), out.size(), DType::kF32};
+    try {
+      group->all_to_all(from, to, {});
+      FAIL() << "rank " << rank << " may issue it";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_THAT(error.what(), HasSubstr("all_to_all: between nodes it needs messages, which at "
+                                          "most 256 ranks of a node can exchange, but a node has "
+                                          "257: start fewer workers"));
+    }
+  }
+}
+
 TEST(ProcessGroup, AbortEndsWhatRunsOnEveryRank) {
   for (const auto& nodes : worlds()) {
     const auto groups = test::thread_groups(nodes);
