@@ -6,12 +6,15 @@
 import faulthandler
 import os
 import sys
+import time
 import traceback
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 import ranks
+from raising import raises
 
 RANKS = 3
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -34,6 +37,14 @@ def make(shape, dtype, seed, layout="plain"):
         spread[..., 0] = tensor
         tensor = spread[..., 0]
     return tensor
+
+
+def run_by_the_group(work):
+    """Not by the caller, as wait() has it."""
+    work.get_future()
+    deadline = time.monotonic() + 60
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "the operation is not completed"
 
 
 class Checker:
@@ -277,6 +288,48 @@ class Checker:
             expected = torch.cat([torch.full((4,), float(rank + 10 * step)) for rank in range(self.size)])
             self.equal("coalesced all_gather_into_tensor", output, expected)
 
+    def completion(self):
+        """The result is in all tensors as soon as the operation is said to be completed."""
+        outputs = [torch.full((4 << 20,), -1.0) for _ in range(self.size)]
+        work = dist.all_gather(outputs, torch.full((4 << 20,), float(self.rank)), async_op=True)
+        run_by_the_group(work)
+        assert [output[-1].item() for output in outputs] == list(range(self.size)), f"rank {self.rank} has {[output[-1] for output in outputs]}"
+        assert work.is_success()
+        work.wait()
+
+    def inference(self):
+        """The group's own thread completes what was called in inference mode, or has tensors of it."""
+        with torch.inference_mode():
+            own, outputs, strided = torch.full((9,), float(self.rank)), [torch.empty(9) for _ in range(self.size)], torch.ones(9, 2)[:, 0]
+            mean = torch.full((9,), 2 * self.rank)
+        for mode in (True, False):
+            with torch.inference_mode(mode):
+                works = [dist.all_gather(outputs, own, async_op=True), dist.all_reduce(strided, async_op=True),
+                         dist.all_reduce(mean, dist.ReduceOp.AVG, async_op=True)]
+                for work in works:
+                    run_by_the_group(work)
+                    work.wait()
+        for rank, output in enumerate(outputs):
+            self.equal("all_gather of inference tensors", output, torch.full((9,), float(rank)))
+        self.equal("all_reduce of a strided inference tensor", strided, torch.full((9,), float(self.size**2)))
+        self.equal("all_reduce AVG of an inference tensor", mean, torch.full((9,), self.size - 1))
+
+    def results_without_a_place(self):
+        """What cannot be put into its tensor is a failure of this rank's call, and of nothing else."""
+        outputs = [torch.empty(9) for _ in range(self.size)]
+        if self.rank != 0:
+            dist.barrier(self.gloo)
+        work = dist.all_gather(outputs, torch.ones(9), async_op=True)
+        if self.rank == 0:
+            outputs[1].resize_(5)
+            dist.barrier(self.gloo)
+            for wait in (work.get_future().wait, work.wait, lambda: work.wait(timedelta(seconds=60))):
+                raises(RuntimeError, "The size of tensor a (5) must match", wait)
+            assert work.is_completed() and not work.is_success()
+        else:
+            work.wait()
+        dist.barrier()
+
     def objects(self):
         everyone = [None] * self.size
         dist.all_gather_object(everyone, {"rank": self.rank})
@@ -306,7 +359,8 @@ def be_rank(rank, size, path):
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     checker = Checker(rank, size)
     for part in (checker.all_reduce, checker.all_reduce_without_gloo, checker.sparse, checker.moves, checker.reductions_in_parts,
-                 checker.uneven, checker.messages, checker.works, checker.objects, checker.groups):
+                 checker.uneven, checker.messages, checker.works, checker.completion, checker.inference,
+                 checker.results_without_a_place, checker.objects, checker.groups):
         part()
     dist.barrier()
     print(f"rank {rank}: {checker.count} comparisons")

@@ -34,7 +34,7 @@ void BackendWork::complete() {
     const std::lock_guard lock(failure_mutex_);
     failure = failure_;
   }
-  if (!failure) land();
+  if (!failure) failure = land();
   finish(failure);
   if (failure) {
     future_->setError(failure);
@@ -43,20 +43,31 @@ void BackendWork::complete() {
   }
 }
 
-void BackendWork::land() {
-  std::call_once(landed_, [this] { operands_.land(); });
+// No exception may leave the group's own thread, which may be the one that lands.
+std::exception_ptr BackendWork::land() {
+  std::call_once(landing_, [this] {
+    try {
+      operands_.land();
+    } catch (...) {
+      landing_failure_ = std::current_exception();
+    }
+    landed_.store(true, std::memory_order_release);
+  });
+  return landing_failure_;
 }
 
-bool BackendWork::isCompleted() { return all_done(works_); }
+bool BackendWork::isCompleted() { return landed() || exception(); }
 
-bool BackendWork::isSuccess() const { return all_done(works_) && !exception(); }
+bool BackendWork::isSuccess() const { return landed() && !landing_failure_; }
 
-std::exception_ptr BackendWork::exception() const { return first_failure(works_); }
+std::exception_ptr BackendWork::exception() const {
+  return landed() ? landing_failure_ : first_failure(works_);
+}
 
 int BackendWork::sourceRank() const { return message_ ? message_->source : -1; }
 
 std::vector<at::Tensor> BackendWork::result() {
-  TORCH_CHECK(all_done(works_), "the operation is not done; call wait() first");
+  TORCH_CHECK(landed(), "the operation is not done; call wait() first");
   return as_result(value_);
 }
 
@@ -70,7 +81,7 @@ bool BackendWork::wait(std::chrono::milliseconds timeout) {
     check.rethrow();
     std::rethrow_exception(as_backend_error(error));
   }
-  land();
+  if (const auto failure = land()) std::rethrow_exception(failure);
   return true;
 }
 

@@ -41,6 +41,7 @@ class BackendWork final : public c10d::Work {
 
   const Operands& operands() const { return operands_; }
 
+  // Whether the results are in the tensors, or the call has failed.
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
@@ -54,8 +55,11 @@ class BackendWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  void land();
   void complete();
+  // Puts the results into the tensors, once; call it when all operations have succeeded. Returns
+  // why that has failed: a tensor may have been changed since the call.
+  std::exception_ptr land();
+  bool landed() const { return landed_.load(std::memory_order_acquire); }
 
   const std::uint64_t sequence_;
   const Operands operands_;
@@ -64,7 +68,9 @@ class BackendWork final : public c10d::Work {
   std::vector<WorkPtr> works_;
   std::shared_ptr<runtime::MessageWork> message_;  // Of a receive from any rank.
   std::atomic<int> expected_{1};
-  std::once_flag landed_;
+  std::once_flag landing_;
+  std::exception_ptr landing_failure_;  // Written before landed_ becomes true.
+  std::atomic<bool> landed_{false};
   std::mutex failure_mutex_;
   std::exception_ptr failure_;  // The first one.
 };
