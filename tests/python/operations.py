@@ -212,6 +212,10 @@ class Checker:
         output = torch.empty(counts[self.rank], 3)
         dist.reduce_scatter(output, [part.clone() for part in parts])
         self.equal("reduce_scatter of uneven parts", output, parts[self.rank] * self.size)
+        for what, output in {"strided": torch.empty(counts[self.rank], 3, 2)[..., 0], "a leaf": torch.empty(counts[self.rank], 3, requires_grad=True),
+                             "flat": torch.empty(counts[self.rank] * 3)}.items():
+            dist.reduce_scatter(output, [part.clone() for part in parts])
+            self.equal(f"reduce_scatter of uneven parts, the output is {what}", output, (parts[self.rank] * self.size).reshape(output.shape))
 
         def run(group, layout):
             source = torch.arange(6 * self.size) + 100 * self.rank

@@ -219,13 +219,13 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
   operands.require_length(inputs[0].size(), size_, "the input");
   operands.reduces(outputs[0], options.reduceOp, size_);
   const ReduceOp op = operands.reduction();
-  const Buffer out = operands.output(outputs[0]);
   const Call call{OpType::REDUCE_SCATTER, "ddp:reduce_scatter", options.timeout, is_async(options)};
   const std::vector<std::size_t> counts = counts_of(operands, inputs[0]);
-  operands.require(counts[static_cast<std::size_t>(rank_)] == out.count,
+  operands.require(counts[static_cast<std::size_t>(rank_)] == operands.count_of(outputs[0]),
                    "the input for this rank has another number of elements than the output");
   if (are_equal(counts)) {
     const Buffer in = operands.inputs(inputs[0]);
+    const Buffer out = operands.output(outputs[0]);
     return run(call, std::move(operands), {outputs}, {[=](ProcessGroup& group, OpOptions each) {
                  return group.reduce_scatter(in, out, op, std::move(each));
                }});
@@ -234,12 +234,8 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
   std::vector<Issue> issues;
   for (Rank root = 0; root < size_; ++root) {
     const at::Tensor& part = inputs[0][static_cast<std::size_t>(root)];
-    Buffer buffer = out;
-    if (root == rank_) {
-      outputs[0].copy_(part);
-    } else {
-      buffer = operands.input(part);
-    }
+    const Buffer buffer =
+        root == rank_ ? operands.in_out_with(outputs[0], part) : operands.input(part);
     issues.push_back([=](ProcessGroup& group, OpOptions each) {
       return group.reduce(buffer, root, op, std::move(each));
     });

@@ -189,6 +189,16 @@ Buffer Operands::in_out(const at::Tensor& tensor) {
   return result(copy);
 }
 
+Buffer Operands::in_out_with(const at::Tensor& tensor, const at::Tensor& values) {
+  check_output(tensor);
+  check(values);
+  {
+    const at::NoGradGuard no_grad;
+    tensor.detach().copy_(values.detach().reshape(tensor.sizes()));
+  }
+  return in_out(tensor);
+}
+
 Buffer Operands::inputs(const std::vector<at::Tensor>& list) {
   for (const at::Tensor& tensor : list) check(tensor);
   if (void* const begin = adjacent_begin(list)) return whole(begin, list);

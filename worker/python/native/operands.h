@@ -33,7 +33,9 @@ class Operands {
   Buffer input(const at::Tensor& tensor);
   Buffer output(const at::Tensor& tensor);
   Buffer in_out(const at::Tensor& tensor);
-  // The same for the elements of all tensors, one tensor after another.
+  // As in_out(), after it has got the values of another tensor of as many elements.
+  Buffer in_out_with(const at::Tensor& tensor, const at::Tensor& values);
+  // Input and output for the elements of all tensors, one tensor after another.
   Buffer inputs(const std::vector<at::Tensor>& list);
   Buffer outputs(const std::vector<at::Tensor>& list);
   // Stands for an argument that this rank does not pass.
