@@ -44,6 +44,10 @@ def wait_for(what, *ranks):
     dist.distributed_c10d._get_default_store().wait([f"{what}/{rank}" for rank in ranks], timedelta(seconds=30))
 
 
+def process_of(rank):
+    return int(dist.distributed_c10d._get_default_store().get(f"process/{rank}"))
+
+
 def reduce():
     dist.all_reduce(torch.ones(100_000))
 
@@ -54,6 +58,20 @@ def killed(rank):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     expect_failure(reduce, f"rank 1 died (pid {pids[1]} on {socket.gethostname()}, after all_gather #")
+
+
+def killed_while_waited_for(rank):
+    """Whoever waits in another way is told the same."""
+    if rank == 1:
+        wait_for("waits", 0, 2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    works = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(3)]
+    future = works[2].get_future()
+    tell("waits", rank)
+    text = f"rank 1 died (pid {process_of(1)} on {socket.gethostname()}, after all_reduce #"
+    for wait in (lambda: works[1].wait(timedelta(seconds=30)), works[0].wait, future.wait, future.value, lambda: works[2].wait(timedelta(seconds=30))):
+        expect_failure(wait, text)
+    assert all(work.is_completed() and not work.is_success() for work in works)
 
 
 def exception(rank):
@@ -74,12 +92,10 @@ def orderly(rank):
     """A rank that is done may end while the others go on among themselves."""
     others = dist.new_group([0, 2])
     reduce()
-    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
-        store.set("process of rank 1", str(os.getpid()))
         return
     # Its parent collects it last, so the number stays its own.
-    end = os.pidfd_open(int(store.get("process of rank 1")))
+    end = os.pidfd_open(process_of(1))
     assert select.select([end], [], [], 30)[0], "rank 1 has not ended"
     # Many: the group's watch has the time to learn of the end.
     for _ in range(1000):
@@ -204,11 +220,12 @@ def wrong_arguments(rank):
     dist.barrier()
 
 
-CASES = {case.__name__: case for case in (killed, exception, exception_before_message, orderly, stopped, mismatch_of_shape,
-                                          mismatch_of_operation, mismatch_of_type, time_out, time_out_of_a_wait, interrupted,
+CASES = {case.__name__: case for case in (killed, killed_while_waited_for, exception, exception_before_message, orderly, stopped,
+                                          mismatch_of_shape, mismatch_of_operation, mismatch_of_type, time_out, time_out_of_a_wait, interrupted,
                                           aborted, destroyed, wrong_arguments)}
 # How ranks end that do not end with 0.
-STATUSES = {"killed": {1: -signal.SIGKILL}, "exception": {1: 1}, "exception_before_message": {1: 1}, "stopped": {1: -signal.SIGKILL}}
+STATUSES = {"killed": {1: -signal.SIGKILL}, "killed_while_waited_for": {1: -signal.SIGKILL}, "exception": {1: 1}, "exception_before_message": {1: 1},
+            "stopped": {1: -signal.SIGKILL}}
 
 
 def be_rank(case, rank, size, path):
@@ -219,6 +236,7 @@ def be_rank(case, rank, size, path):
     if case == "stopped":
         os.environ["DDP_STALL_TIMEOUT_MS"] = "500"
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
+    dist.distributed_c10d._get_default_store().set(f"process/{rank}", str(os.getpid()))
     reduce()
     # Until all ranks are through, a failure may still meet this operation.
     tell("is through", rank)

@@ -137,13 +137,13 @@ def nothing_in_children(folder):
 
 
 def first_exception_is_named(folder):
-    for backend in ("ddp", "gloo"):
-        (Path(folder) / backend).mkdir()
-        with Job(f"{folder}/{backend}", "raises", workers=3, BACKEND=backend) as job:
+    for backend, what in (("ddp", "raises"), ("ddp", "raises_before_backward"), ("gloo", "raises")):
+        (Path(folder) / backend / what).mkdir(parents=True)
+        with Job(f"{folder}/{backend}/{what}", what, workers=3, BACKEND=backend) as job:
             # A thread of gloo's that lets a tensor go at the very end wants the interpreter, which is gone, and aborts.
             job.ends_with(*((1, 128 + signal.SIGABRT) if backend == "gloo" else (1,)))
             report = lines_of_report(job.log)
-            for words in ("rank      : 1 (", "message   : KeyError: ", "a sample that", "progress_program.py", "in raises", 'raise KeyError("a sample'):
+            for words in ("rank      : 1 (", "message   : KeyError: ", "a sample that", "progress_program.py", f"in {what}\n", 'raise KeyError("a sample'):
                 assert words in report, f"{backend}: lacks {words}:\n{report}"
             assert "the epoch is lost" not in report, report
             others = job.log[job.log.rindex("Failures:"):job.log.rindex("Root Cause")]

@@ -1,6 +1,7 @@
 """The workers of progress.py, which starts each under ddp-run: progress_program.py WHAT"""
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -119,6 +120,28 @@ def raises():
             dist.all_reduce(torch.ones(3))
     except RuntimeError:
         raise ValueError("the epoch is lost")  # As a program does that cleans up.
+
+
+def raises_before_backward():
+    """The others wait for futures, in DistributedDataParallel's backward(). They end before rank 1 does, which takes long."""
+    dist.init_process_group(os.environ["BACKEND"])
+    processes = [None] * SIZE
+    dist.all_gather_object(processes, os.getpid())
+    others = [os.pidfd_open(process) for rank, process in enumerate(processes) if rank != 1]
+    report = sys.excepthook
+
+    def report_and_linger(*raised):
+        report(*raised)
+        ddp_run.abort()
+        for other in others:
+            select.select([other], [], [], LIMIT_S)
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    loss = model(torch.ones(2, 4)).sum()
+    if RANK == 1:
+        sys.excepthook = report_and_linger
+        raise KeyError("a sample that\nno one has")
+    loss.backward()
 
 
 def raises_before_any_step():

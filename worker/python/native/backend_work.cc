@@ -21,7 +21,7 @@ BackendWork::BackendWork(int rank, c10d::OpType type, const char* title, std::ui
 void BackendWork::operation_done(std::exception_ptr failure) {
   if (failure) {
     const std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = failure;
+    if (!failure_) failure_ = as_backend_error(failure);
   }
   if (expected_.fetch_sub(1) == 1) complete();
 }

@@ -55,6 +55,16 @@ std::exception_ptr as_backend_error(const CollectiveError& error) {
   }
 }
 
+std::exception_ptr as_backend_error(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const CollectiveError& error) {
+    return as_backend_error(error);
+  } catch (...) {
+    return failure;
+  }
+}
+
 bool is_consequence(std::string_view text) {
   Consequences& known = consequences();
   const std::lock_guard lock(known.mutex);

@@ -12,6 +12,8 @@ namespace ddp::python {
 
 // The same failure as torch.distributed.DistBackendError.
 std::exception_ptr as_backend_error(const CollectiveError& error);
+// The same for what has been caught. Of another type, it stays as it is.
+std::exception_ptr as_backend_error(const std::exception_ptr& failure);
 
 // Whether another rank has caused one of the latest failures that as_backend_error() has seen, and
 // `text` holds that failure's text. Any thread.
