@@ -151,24 +151,72 @@ def time_out_of_a_wait(rank):
     assert tensor.tolist() == [3.0] * 3
 
 
-def interrupted(rank):
+def expect_interrupt(call):
+    try:
+        os.kill(os.getppid(), signal.SIGUSR1)  # Tells the test that the call begins.
+        call()
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("was not interrupted")
+
+
+def interrupted(rank, call=reduce):
     if rank == 1:
         wait_for("is over", 0, 2)
         try:
-            reduce()
+            call()
         except dist.DistBackendError:
             return
         raise AssertionError("did not fail")
     if rank == 0:
-        try:
-            os.kill(os.getppid(), signal.SIGUSR1)  # Tells the test that the call begins.
-            reduce()
-            raise AssertionError("was not interrupted")
-        except KeyboardInterrupt:
-            tell("is over", rank)
-            return
-    expect_failure(reduce, "rank 0 was interrupted", within=3)
+        expect_interrupt(call)
+    else:
+        expect_failure(call, "rank 0 was interrupted", within=3)
     tell("is over", rank)
+
+
+def interrupted_in_a_sparse_reduction(rank):
+    interrupted(rank, lambda: dist.all_reduce(torch.eye(3).to_sparse()))
+
+
+def interrupted_in_a_limited_wait(rank):
+    """As if it had timed out: the operation goes on."""
+    if rank == 1:
+        wait_for("is over", 0)
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 0:
+        expect_interrupt(lambda: work.wait(timedelta(seconds=60)))
+        tell("is over", rank)
+    work.wait()
+    assert tensor.tolist() == [3.0] * 3
+
+
+def interrupted_too_late(rank):
+    """The operation is done before anybody has heard of the interrupt."""
+    if rank == 1:
+        wait_for("is interrupted", 0)
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank != 0:
+        work.wait()
+        tell("is done", rank)
+        return
+
+    def finish_and_raise(*_):
+        tell("is interrupted", rank)
+        wait_for("is done", 1, 2)
+        deadline = time.monotonic() + 30
+        while not work.is_completed() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, finish_and_raise)
+    work.get_future()
+    own_thread = next(thread for thread in os.listdir("/proc/self/task") if name_of_thread(thread) == "ddp-comm")
+    wait_until_blocked(os.getpid(), own_thread)  # So this thread does not run the operation itself.
+    expect_interrupt(work.wait)
+    assert work.is_success() and tensor.tolist() == [3.0] * 3
 
 
 def aborted(rank):
@@ -178,8 +226,12 @@ def aborted(rank):
     expect_failure(reduce, "rank 1 aborted the group")
 
 
+def name_of_thread(thread):
+    return open(f"/proc/self/task/{thread}/comm").read().strip()
+
+
 def threads():
-    return [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
+    return [name_of_thread(thread) for thread in os.listdir("/proc/self/task")]
 
 
 def destroyed(rank):
@@ -259,26 +311,26 @@ def end_of(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def naps(process):
-    """How often its first thread has gone to sleep."""
-    with open(f"/proc/{process}/task/{process}/status", encoding="ascii") as status:
+def naps(process, thread):
+    """How often the thread has gone to sleep."""
+    with open(f"/proc/{process}/task/{thread}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
 
 
-def wait_until_blocked(process):
+def wait_until_blocked(process, thread):
     """A call that waits sleeps again and again, and nothing that comes before it does."""
     deadline = time.monotonic() + 60
-    enough = naps(process) + 10
-    while naps(process) < enough:
+    enough = naps(process, thread) + 10
+    while naps(process, thread) < enough:
         assert time.monotonic() < deadline, "the call does not wait"
         time.sleep(0.01)
 
 
 def run_case(case, folder):
     ranks = [start_rank(case, rank, f"{folder}/{case}") for rank in range(RANKS)]
-    if case == "interrupted":
+    if case.startswith("interrupted"):
         assert signal.sigtimedwait({signal.SIGUSR1}, 60), "rank 0 has not begun"
-        wait_until_blocked(ranks[0])
+        wait_until_blocked(ranks[0], ranks[0])
         os.kill(ranks[0], signal.SIGINT)
     statuses = {rank: end_of(ranks[rank]) for rank in (0, 2)}
     if case == "stopped":

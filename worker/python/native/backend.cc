@@ -9,6 +9,7 @@
 #include "worker/python/native/device_backend_work.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
+#include "worker/python/native/interruptible.h"
 #include "worker/python/native/registered_allocator.h"
 
 namespace ddp::python {
@@ -51,17 +52,15 @@ DdpBackend::WorkHandle DdpBackend::run(const Call& call, Operands operands,
       work->operation_done(std::move(failure));
     };
     std::vector<WorkPtr> issued;
+    const auto issue_all = [&] {
+      for (const Issue& issue : issues) issued.push_back(issue(*group, options));
+    };
     const WithoutGil without_gil;
-    const std::optional<SignalCheck> check =
-        options.synchronous ? std::make_optional<SignalCheck>() : std::nullopt;
-    with_torch_errors([&] {
-      try {
-        for (const Issue& issue : issues) issued.push_back(issue(*group, options));
-      } catch (const CollectiveError&) {
-        if (check) check->rethrow();
-        throw;
-      }
-    });
+    if (options.synchronous) {
+      interruptible(issue_all);
+    } else {
+      with_torch_errors(issue_all);
+    }
     work->issued(std::move(issued));
   }
   if (coalescing_) coalesced_.push_back(work);

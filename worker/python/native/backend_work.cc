@@ -1,14 +1,23 @@
 #include "worker/python/native/backend_work.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
+#include "common/base/clock.h"
+#include "common/wait/wait_interrupt.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
+#include "worker/python/native/interruptible.h"
 #include "worker/python/native/work_value.h"
 
 namespace ddp::python {
+namespace {
+
+constexpr std::chrono::hours kLongestWait{24 * 365};
+
+}  // namespace
 
 BackendWork::BackendWork(int rank, c10d::OpType type, const char* title, std::uint64_t sequence,
                          Operands operands, std::vector<std::vector<at::Tensor>> value)
@@ -72,17 +81,33 @@ std::vector<at::Tensor> BackendWork::result() {
 }
 
 bool BackendWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout != kNoTimeout && !all_done(works_)) return Work::wait(timeout);
-  const WithoutGil without_gil;
-  const SignalCheck check;
-  try {
-    for (const WorkPtr& work : works_) work->wait();
-  } catch (const CollectiveError& error) {
-    check.rethrow();
-    std::rethrow_exception(as_backend_error(error));
+  if (timeout != kNoTimeout && !all_done(works_)) {
+    wait_within(timeout);
+    return true;
   }
+  const WithoutGil without_gil;
+  interruptible([&] {
+    for (const WorkPtr& work : works_) work->wait();
+  });
   if (const auto failure = land()) std::rethrow_exception(failure);
   return true;
+}
+
+// As Work::wait(), which sees no signals.
+void BackendWork::wait_within(std::chrono::milliseconds timeout) {
+  const WithoutGil without_gil;
+  const TimePoint limit = Clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongestWait);
+  std::unique_lock lock(mutex_);
+  while (!completed_) {
+    const auto left = limit - Clock::now();
+    TORCH_CHECK(left.count() > 0, "Operation timed out!");
+    cv_.wait_for(lock, std::min<std::chrono::nanoseconds>(left, WaitInterrupt::kLook));
+    if (completed_) break;
+    lock.unlock();
+    raise_signal();
+    lock.lock();
+  }
+  if (exception_) std::rethrow_exception(exception_);
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> BackendWork::getFuture() {

@@ -49,12 +49,13 @@ class BackendWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(kNoTimeout); }
   // timeout: how long to wait; kNoTimeout: until the operation's own deadline. A wait that times
-  // out throws and leaves the operation running.
+  // out, or that a signal ends, throws and leaves the operation running.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
+  void wait_within(std::chrono::milliseconds timeout);
   void complete();
   // Puts the results into the tensors, once; call it when all operations have succeeded. Returns
   // why that has failed: a tensor may have been changed since the call.

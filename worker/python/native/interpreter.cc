@@ -22,14 +22,18 @@ bool is_interrupted() {
 // Asks Python now and then: another thread may hold the GIL for milliseconds.
 class SignalLook {
  public:
+  explicit SignalLook(bool& raised) : raised_(raised) {}
   bool operator()() {
     const TimePoint now = Clock::now();
     if (now < next_) return false;
     next_ = now + WaitInterrupt::kLook;
-    return is_interrupted();
+    if (!is_interrupted()) return false;
+    raised_ = true;
+    return true;
   }
 
  private:
+  bool& raised_;
   TimePoint next_ = Clock::now() + WaitInterrupt::kLook;
 };
 
@@ -37,9 +41,15 @@ class SignalLook {
 
 bool has_signal() { return is_main_thread() && is_interrupted(); }
 
+void raise_signal() {
+  if (!has_signal()) return;
+  const py::gil_scoped_acquire gil;
+  throw py::error_already_set();
+}
+
 SignalCheck::SignalCheck() {
   if (is_main_thread() && !WaitInterrupt::set()) {
-    interrupt_.emplace(SignalLook(), WaitInterrupt::Covers::kOperationsToo);
+    interrupt_.emplace(SignalLook(raised_), WaitInterrupt::Covers::kOperationsToo);
   }
 }
 

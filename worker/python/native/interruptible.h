@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
 
@@ -13,7 +15,14 @@ auto interruptible(const Call& call) {
   const SignalCheck check;
   return with_torch_errors([&] {
     try {
-      return call();
+      if constexpr (std::is_void_v<decltype(call())>) {
+        call();
+        check.rethrow_late();
+      } else {
+        auto result = call();
+        check.rethrow_late();
+        return result;
+      }
     } catch (const CollectiveError&) {
       check.rethrow();
       throw;

@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "worker/python/native/backend.h"
-#include "worker/python/native/failures.h"
-#include "worker/python/native/interpreter.h"
+#include "worker/python/native/interruptible.h"
 
 namespace ddp::python {
 namespace {
@@ -51,14 +50,11 @@ DdpBackend::WorkHandle DdpBackend::allreduce_sparse(Tensors& tensors,
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size_));
   at::Tensor all_indices;
   at::Tensor all_values;
-  {
-    const WithoutGil without_gil;
-    with_torch_errors([&] {
-      group->all_gather({&count, 1, DType::kI64}, {&counts[0], counts.size(), DType::kI64}, each);
-      all_indices = gather_rows(*group, indices, counts, each);
-      all_values = gather_rows(*group, values, counts, each);
-    });
-  }
+  interruptible([&] {
+    group->all_gather({&count, 1, DType::kI64}, {&counts[0], counts.size(), DType::kI64}, each);
+    all_indices = gather_rows(*group, indices, counts, each);
+    all_values = gather_rows(*group, values, counts, each);
+  });
   const at::Tensor sum =
       at::sparse_coo_tensor(all_indices.t(), all_values, own.sizes(), own.options()).coalesce();
   tensors[0].copy_(sum);
