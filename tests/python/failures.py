@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import ddp_run
+from raising import raises
 
 RANKS = 3
 
@@ -272,9 +273,28 @@ def wrong_arguments(rank):
     dist.barrier()
 
 
+def blocks_of_unequal_sizes(rank):
+    """Only the root can know. The others wait for its next call."""
+    def gather(sizes):
+        dist.gather(torch.full((3,), float(rank)), outputs := [torch.empty(size) for size in sizes] if rank == 0 else None)
+        assert rank != 0 or [output.tolist() for output in outputs] == [[float(source)] * 3 for source in range(RANKS)], outputs
+
+    def scatter(sizes):
+        output = torch.empty(3)
+        dist.scatter(output, [torch.full((size,), float(to)) for to, size in enumerate(sizes)] if rank == 0 else None)
+        assert output.tolist() == [float(rank)] * 3, output
+
+    for call, text in ((gather, "gather: the output for rank 1 has 2 elements, the input of this rank 3"),
+                       (scatter, "scatter: the input for rank 1 has 2 elements, the output of this rank 3")):
+        if rank == 0:
+            raises(ValueError, text, lambda call=call: call([3, 2, 4]))
+        call([3, 3, 3])
+
+
 CASES = {case.__name__: case for case in (killed, killed_while_waited_for, exception, exception_before_message, orderly, stopped,
                                           mismatch_of_shape, mismatch_of_operation, mismatch_of_type, time_out, time_out_of_a_wait, interrupted,
-                                          aborted, destroyed, wrong_arguments)}
+                                          interrupted_in_a_sparse_reduction, interrupted_in_a_limited_wait, interrupted_too_late,
+                                          aborted, destroyed, wrong_arguments, blocks_of_unequal_sizes)}
 # How ranks end that do not end with 0.
 STATUSES = {"killed": {1: -signal.SIGKILL}, "killed_while_waited_for": {1: -signal.SIGKILL}, "exception": {1: 1}, "exception_before_message": {1: 1},
             "stopped": {1: -signal.SIGKILL}}
@@ -294,7 +314,7 @@ def be_rank(case, rank, size, path):
     tell("is through", rank)
     wait_for("is through", *range(size))
     CASES[case](rank)
-    if case in ("time_out_of_a_wait", "wrong_arguments"):
+    if case in ("time_out_of_a_wait", "wrong_arguments", "blocks_of_unequal_sizes"):
         dist.destroy_process_group()
 
 

@@ -32,6 +32,17 @@ void require_first(const Operands& operands, std::int64_t root_tensor) {
                    fmt::format("invalid root tensor {}: there is one tensor", root_tensor));
 }
 
+// Of gather and scatter, whose blocks all have the size of the one that a rank gives or gets.
+void require_blocks(const Operands& operands, const char* what, const std::vector<at::Tensor>& list,
+                    const char* own_what, const at::Tensor& own) {
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    operands.require(list[rank].numel() == own.numel(),
+                     fmt::format("the {} for rank {} has {} elements, the {} of this rank {}; all "
+                                 "must have equally many",
+                                 what, rank, list[rank].numel(), own_what, own.numel()));
+  }
+}
+
 bool are_equal(const std::vector<std::size_t>& counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](std::size_t count) { return count == counts.front(); });
@@ -170,6 +181,7 @@ DdpBackend::WorkHandle DdpBackend::gather(std::vector<Tensors>& outputs, Tensors
     operands.require(outputs.size() == 1, "the root must give one list of outputs");
     operands.require_length(outputs[0].size(), size_, "the output");
     out = operands.outputs(outputs[0]);
+    require_blocks(operands, "output", outputs[0], "input", inputs[0]);
   } else {
     operands.require(outputs.empty(), "only the root gives outputs");
   }
@@ -202,6 +214,7 @@ DdpBackend::WorkHandle DdpBackend::scatter(Tensors& outputs, std::vector<Tensors
     operands.require(inputs.size() == 1, "the root must give one list of inputs");
     operands.require_length(inputs[0].size(), size_, "the input");
     in = operands.inputs(inputs[0]);
+    require_blocks(operands, "input", inputs[0], "output", outputs[0]);
   } else {
     operands.require(inputs.empty(), "only the root gives inputs");
   }
