@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import safetensors
@@ -30,13 +31,14 @@ def plain_pytorch_goes_on_from_an_export():
         whole = ddp_run.weights_sha256(trained(kind)[0])
         with tempfile.TemporaryDirectory() as folder:
             average = torch.arange(3.0)
-            first = saved(folder, kind, best=0.5, seen=[1, (2, "three")], average=average, big=2**80, raw=b"\0\1")
+            first = saved(folder, kind, best=0.5, seen=[1, (2, "three")], average=average, big=2**80, raw=b"\0\1", counts=Counter({3: 2}))
             report = ddp_run.export_checkpoint(f"{folder}/run", f"{folder}/model.pt")
             assert report == {"step": 3, "path": f"{folder}/run/step-0000000003", "skipped": [], "notes": []}, report
             content = torch.load(f"{folder}/model.pt", weights_only=True)
             same({**content, "model": in_order(content["model"])},
                  {"model": in_order(first[0].state_dict()), "optimizer": first[1].state_dict(), "step": 3, "best": 0.5,
-                  "seen": [1, (2, "three")], "average": average, "big": 2**80, "raw": b"\0\1"})
+                  "seen": [1, (2, "three")], "average": average, "big": 2**80, "raw": b"\0\1", "counts": Counter({3: 2})})
+            assert type(content["counts"]) is Counter
             assert content["model"]["head.weight"].data_ptr() == content["model"]["embed.weight"].data_ptr()
             model, optimizer = made(kind)
             model.load_state_dict(content["model"])
@@ -49,7 +51,7 @@ def plain_pytorch_goes_on_from_an_export():
 def distributed_checkpoints_are_those_of_get_state_dict():
     for kind in ("SGD", "AdamW", "Adafactor"):
         with tempfile.TemporaryDirectory() as folder:
-            saved(folder, kind, best=0.5)
+            saved(folder, kind, best=0.5, counts=Counter({3: 2}))
             ddp_run.export_checkpoint(f"{folder}/run", f"{folder}/dcp")
             model, optimizer = made(kind)
             weights, moments = get_state_dict(model, optimizer)

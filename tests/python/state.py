@@ -3,6 +3,7 @@
 One process without a launcher.
 """
 import collections
+import enum
 import json
 import math
 import random
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy
 import torch
 
 import ddp_run
@@ -18,6 +20,9 @@ from ddp_run import optimizers, values
 from raising import raises
 
 BIN = Path(sys.argv[1]).resolve()
+
+
+Place = collections.namedtuple("Place", "row column")
 
 
 class Toy(torch.nn.Module):
@@ -78,8 +83,34 @@ def values_come_back():
         back = values.decode(values.encode(tensor))
         assert back.dtype == tensor.dtype and torch.equal(back, tensor), tensor
     assert math.isnan(values.decode(values.encode(math.nan)))
+    types_come_back()
     raises(TypeError, "the value['a'][1] is a builtins.object", lambda: values.encode({"a": [0, object()]}))
     raises(TypeError, "layout torch.sparse_coo", lambda: values.encode(torch.zeros(2, 2).to_sparse()))
+
+
+class Phase(enum.IntEnum):
+    WARM_UP = 1
+
+
+def types_come_back():
+    """A value is of its own type again, or is refused: nobody would expect a defaultdict to come back as a dict that raises KeyError."""
+    for value in (collections.OrderedDict(b=[1], a=2), collections.Counter({3: 2, 1: 1}), frozenset({1, 2}), bytearray(b"\0"), {frozenset({1}): 1},
+                  torch.Size([2, 3]), numpy.float64(0.5), numpy.int64(2), numpy.str_("x")):
+        back = values.decode(json.loads(json.dumps(values.encode(value), sort_keys=True)))
+        assert back == value and type(back) is type(value), (back, value)
+        assert all(type(own) is type(other) for own, other in zip(back, value)) if isinstance(value, dict) else True, back
+    assert list(values.decode(values.encode(collections.OrderedDict(b=1, a=2)))) == ["b", "a"]
+    for value, *words in ((collections.defaultdict(list), "collections.defaultdict, which", "make it of type dict"), (Place(1, 2), "Place", "make it of type tuple"),
+                          (Phase.WARM_UP, "Phase", "make it of type int")):
+        raises(TypeError, ["the value[0] is a ", *words], lambda value=value: values.encode([value]))
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=numpy.float64(0.5))
+    for scheduler in (torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 3, 5]), torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, 10),
+                      torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4)):
+        saved = scheduler.state_dict()
+        back = values.decode(values.encode(saved))
+        assert back == saved and {key: type(each) for key, each in back.items()} == {key: type(each) for key, each in saved.items()}, (back, saved)
+    # As before there was a "$type".
+    assert values.decode({"$dict": [[3, 2], [1, 1]]}) == {3: 2, 1: 1}
 
 
 def every_optimizer_goes_on_exactly():

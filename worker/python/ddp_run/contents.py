@@ -71,7 +71,9 @@ class Checkpoint:
 def _plain(value):
     """The value in types that torch.load(weights_only=True) reads."""
     if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return type(value)({_plain(key): _plain(each) for key, each in value.items()})
+    if isinstance(value, frozenset):
+        return set(value)
     if isinstance(value, (list, tuple)):
         return type(value)(_plain(each) for each in value)
     if type(value).__module__ != "numpy":

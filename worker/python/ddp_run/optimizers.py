@@ -26,7 +26,7 @@ class OptimizerState:
         tensors, state, groups = [], {}, []
         for group, params in self._named_groups():
             where = f"the optimizer \"{self._name}\""
-            options = {key: values.encode(each, f"{where}'s option {key}") for key, each in group.items() if key != "params"}
+            options = {key: _encode(each, f"{where}'s option {key}") for key, each in group.items() if key != "params"}
             options = {key: each["$tuple"] if isinstance(each, dict) and "$tuple" in each else each for key, each in options.items()}
             groups.append({"params": list(params), "options": options})
             for name, parameter in params.items():
@@ -39,7 +39,7 @@ class OptimizerState:
                     elif isinstance(each, torch.Tensor):
                         tensors.append(shards.tell(f"{name}/{key}", each))
                     else:
-                        scalars[key] = values.encode(each, f"{where}'s {key} of {name}")
+                        scalars[key] = _encode(each, f"{where}'s {key} of {name}")
         return {"type": type(self._optimizer).__name__, "groups": groups, "state": state}, tensors
 
     def stage(self, description, sizes, read):
@@ -129,6 +129,11 @@ class OptimizerState:
 def counts_in_tensors(kind):
     """Whether the optimizer of this type in torch.optim keeps its count of steps as a tensor. C++'s are numbers, and so is a checkpoint's."""
     return hasattr(torch.optim, kind) and kind != "SparseAdam"
+
+
+def _encode(value, where):
+    """numpy's float64, which is a float, as one that C++ can read."""
+    return values.encode(float(value) if isinstance(value, float) else value, where)
 
 
 def _stage_options(group, saved):

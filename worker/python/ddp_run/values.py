@@ -1,9 +1,10 @@
 """Python values as what a commit or a checkpoint can hold, and back.
 
 A checkpoint holds JSON, so that loading one never runs code. None, bool, int, float, str, list and dict with keys of str are
-themselves. Other values are an object with one key that begins with "$".
+themselves. Other values are an object with one key that begins with "$", and "$type" beside a "$dict" that is no plain dict.
 """
 import base64
+import collections
 
 import torch
 
@@ -11,34 +12,43 @@ from ddp_run import shards
 
 _INT_LIMIT = 2**63
 _PLAIN = (type(None), bool, float, str)
+_SEQUENCES = {tuple: "$tuple", torch.Size: "$size"}
+_SETS = {set: "$set", frozenset: "$frozenset"}
+_DICTS = {"OrderedDict": collections.OrderedDict, "Counter": collections.Counter}
+_BYTES = {bytes: "$bytes", bytearray: "$bytearray"}
+# What a value of another class might be taken for.
+_BASES = (int, float, str, list, *_SEQUENCES, *_SETS, dict, *_BYTES)
 
 
 def encode(value, where="the value"):
     """Returns the value as None, bool, int, float, str, list or dict. Tensors are copied.
 
-    Takes besides those: tuples, sets, bytes, ints of any size, dicts with other keys, torch.Tensor, numpy's arrays and scalars.
-    Raises TypeError, which names the place, for anything else.
+    Takes besides those: tuples, torch.Size, sets, frozensets, bytes, bytearrays, ints of any size, dicts with other keys, OrderedDict,
+    Counter, torch.Tensor, numpy's arrays and scalars. Raises TypeError, which names the place, for anything else, also for what is
+    derived from one of these: it would come back as another type.
     """
-    if isinstance(value, _PLAIN):
+    kind = type(value)
+    if kind in _PLAIN:
         return value
-    if isinstance(value, int):
-        return int(value) if -_INT_LIMIT <= value < _INT_LIMIT else {"$int": str(value)}
-    if isinstance(value, list):
+    if kind is int:
+        return value if -_INT_LIMIT <= value < _INT_LIMIT else {"$int": str(value)}
+    if kind is list:
         return [encode(each, f"{where}[{i}]") for i, each in enumerate(value)]
-    if isinstance(value, tuple):
-        return {"$tuple": [encode(each, f"{where}[{i}]") for i, each in enumerate(value)]}
-    if isinstance(value, (set, frozenset)):
-        return {"$set": [encode(each, f"{where}'s member {each!r}") for each in sorted(value)]}
-    if isinstance(value, dict):
+    if kind in _SEQUENCES:
+        return {_SEQUENCES[kind]: [encode(each, f"{where}[{i}]") for i, each in enumerate(value)]}
+    if kind in _SETS:
+        return {_SETS[kind]: [encode(each, f"{where}'s member {each!r}") for each in sorted(value)]}
+    if kind is dict or kind in _DICTS.values():
         return _encode_dict(value, where)
-    if isinstance(value, (bytes, bytearray)):
-        return {"$bytes": _text(value)}
+    if kind in _BYTES:
+        return {_BYTES[kind]: _text(value)}
     if isinstance(value, torch.Tensor):
         return _encode_tensor(value, where)
-    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+    if kind.__module__ == "numpy" and hasattr(value, "dtype"):
         return _encode_array(value, where)
-    raise TypeError(f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which no commit or checkpoint can hold; "
-                    "numbers, str, bytes, tensors, lists, tuples, sets and dicts of them can")
+    base = next((base for base in _BASES if isinstance(value, base)), None)
+    remedy = f"make it of type {base.__name__}" if base else "numbers, str, bytes, tensors, lists, tuples, sets and dicts of them can"
+    raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}, which no commit or checkpoint can hold; {remedy}")
 
 
 def decode(value, present=None, device="cpu"):
@@ -54,11 +64,13 @@ def decode(value, present=None, device="cpu"):
     kind = next(iter(value), "")
     if not kind.startswith("$"):
         return {key: decode(each, _item(present, key), device) for key, each in value.items()}
-    if kind == "$tuple":
-        return tuple(_decode_items(value[kind], present, device))
+    for sequence, tag in _SEQUENCES.items():
+        if kind == tag:
+            return sequence(_decode_items(value[kind], present, device))
     if kind == "$dict":
         pairs = ((decode(key), each) for key, each in value[kind])
-        return {key: decode(each, _item(present, key), device) for key, each in pairs}
+        decoded = {key: decode(each, _item(present, key), device) for key, each in pairs}
+        return _DICTS[value["$type"]](decoded) if "$type" in value else decoded
     if kind == "$tensor":
         return _placed(_decode_tensor(value[kind]), present, device)
     return _DECODERS[kind](value[kind])
@@ -87,7 +99,8 @@ def _encode_dict(value, where):
     is_plain = type(value) is dict and all(type(key) is str and not key.startswith("$") for key in value) and list(value) == sorted(value)
     if is_plain:
         return {key: encode(each, f"{where}[{key!r}]") for key, each in value.items()}
-    return {"$dict": [[encode(key, f"a key of {where}"), encode(each, f"{where}[{key!r}]")] for key, each in value.items()]}
+    kind = {"$type": type(value).__name__} if type(value) is not dict else {}
+    return {"$dict": [[encode(key, f"a key of {where}"), encode(each, f"{where}[{key!r}]")] for key, each in value.items()], **kind}
 
 
 def _encode_tensor(tensor, where):
@@ -127,6 +140,8 @@ def _decode_array(saved):
 _DECODERS = {
     "$int": int,
     "$set": lambda items: {decode(each) for each in items},
+    "$frozenset": lambda items: frozenset(decode(each) for each in items),
     "$bytes": base64.b64decode,
+    "$bytearray": lambda text: bytearray(base64.b64decode(text)),
     "$array": _decode_array,
 }
