@@ -195,6 +195,7 @@ void AgentCore::leave_the_others() {
 // The first reason to end stays.
 void AgentCore::end(int exit_code, std::string summary, std::string report) {
   if (ending_) return;
+  asked_at_ = now_;
   ending_ =
       config::AgentResult{exit_code, std::move(summary), std::move(report), last_round_, restarts_};
 }
@@ -275,6 +276,12 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
 }
 
 void AgentCore::stop_by_signal(int signal) {
+  // Whatever ends a whole session, control group or job (systemd, a scheduler, a closed terminal)
+  // sends its signal to this process and to ddp-run, which forwards it, and sometimes two of them.
+  // That is one request: workers that have begun their last checkpoint are not killed for it.
+  constexpr Duration kOneRequest{1'000};
+  if (ending_ && now_ - asked_at_ < kOneRequest) return;
+  asked_at_ = now_;
   ++signals_;
   if (left_) {
     if (signals_ > 1) exit_now();

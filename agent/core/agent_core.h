@@ -382,7 +382,8 @@ class AgentCore {
   // Set: the agent exits once the round is cleared.
   std::optional<config::AgentResult> ending_;
   bool leaving_ = false;  // And it first tells the coordinator that it leaves for good.
-  int signals_ = 0;       // How many signals to end have come.
+  int signals_ = 0;       // How many times signals have asked for the end.
+  TimePoint asked_at_;    // When the end was asked for last, by whatever.
   bool parent_lost_ = false;
   bool left_ = false;  // Only snapshots that are being written keep this agent from exiting.
   bool exited_ = false;
