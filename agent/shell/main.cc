@@ -20,6 +20,7 @@
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/standard_descriptors.h"
 
 namespace {
 
@@ -38,21 +39,7 @@ Result<std::string> read_all(int fd) {
   }
 }
 
-// Descriptors 0 to 2 must be open: otherwise a pipe could get one of these numbers and become a
-// worker's input or output.
-void fill_standard_fds() {
-  for (;;) {
-    const int fd = ::open("/dev/null", O_RDWR);
-    if (fd < 0) return;
-    if (fd > STDERR_FILENO) {
-      ::close(fd);
-      return;
-    }
-  }
-}
-
 void prepare_process() {
-  fill_standard_fds();
   // A lost reader of our output and a limit on file sizes are errors to handle, and must not end
   // the agent.
   ::signal(SIGPIPE, SIG_IGN);
@@ -86,6 +73,7 @@ int fail(const Error& error, int status) {
 int main(int argc, char** argv) {
   // First, while the parent is still the process that started this one.
   const pid_t parent = ::getppid();
+  fill_standard_descriptors();
   const auto options = agent::parse_agent_options(std::vector<std::string>(argv + 1, argv + argc));
   if (!options) return fail(options.error(), kExitUsage);
   if (options->help || options->version) {
@@ -94,7 +82,6 @@ int main(int argc, char** argv) {
     return kExitSuccess;
   }
   if (!options->task_socket.empty()) {
-    fill_standard_fds();
     return agent::serve_task(
         {options->task_socket, options->task_rank, Duration(options->task_limit_ms)});
   }

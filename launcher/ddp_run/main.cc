@@ -18,6 +18,7 @@
 #include "common/config/rdzv_token.h"
 #include "common/log/log.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/standard_descriptors.h"
 #include "common/terminal/terminal.h"
 #include "launcher/check/check_command.h"
 #include "launcher/check/check_node.h"
@@ -180,6 +181,7 @@ int run_as_started() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_descriptors();
   // The name decides: bin/ddp-rendezvous is a link to this program.
   if (argc > 0 && std::filesystem::path(argv[0]).filename() == "ddp-rendezvous")
     return daemon::run_daemon_program(argc, argv);

@@ -150,6 +150,14 @@ TEST_F(DdpRunOutput, WorkersReadWhatIsPipedIntoDdpRun) {
   EXPECT_EQ(without.wait(), 0) << without.err();
 }
 
+// What the event loop opens must not become a standard stream.
+TEST_F(DdpRunOutput, AFailedJobEndsWithoutStandardStreams) {
+  for (const std::string closed : {"2>&-", ">&- 2>&-", "<&- >&- 2>&-"}) {
+    Process& job = start_shell("exec \"$0\" \"$@\" " + closed, {"--no-python", "false"});
+    EXPECT_EQ(job.wait(), 1) << closed;
+  }
+}
+
 TEST_F(DdpRunOutput, RedirectsGoToFilesAndTeesToBoth) {
   const Finished job =
       run_job({"--nproc-per-node", "12", "--rdzv-id", "j", "--log-dir", "logs", "-r", "3", "--tee",
