@@ -130,9 +130,13 @@ std::string read_error_file(const std::string& path) {
   return text;
 }
 
+void cut_message(std::string& message) {
+  message.resize(std::min(message.size(), kMaxMessageBytes));
+}
+
 wire::ErrorFile error_in(const std::string& text) {
   wire::ErrorFile error = wire::decode_error_file(text);
-  error.message.resize(std::min(error.message.size(), kMaxMessageBytes));
+  cut_message(error.message);
   error.callstack.resize(std::min(error.callstack.size(), kMaxCallstackBytes));
   return error;
 }

@@ -63,6 +63,8 @@ Result<void> append_to_log(const std::string& path, const std::string& lines);
 // The bytes of the file in which a worker leaves its exception (TORCHELASTIC_ERROR_FILE), as far as
 // they are wanted. Empty: there is none, or it cannot be read.
 std::string read_error_file(const std::string& path);
+// Cuts a failure's message to what the coordinator takes of one.
+void cut_message(std::string& message);
 // The message is empty if it cannot be understood. Very long texts are cut.
 wire::ErrorFile error_in(const std::string& text);
 

@@ -364,6 +364,7 @@ void Worker::on_message(const wire::WorkerMessage& message) {
     waiting_ = true;
   } else if (const auto* error = std::get_if<wire::WorkerError>(&message)) {
     error_ = *error;
+    cut_message(error_.message);
   }
   context_.on_message(*this, message);
 }

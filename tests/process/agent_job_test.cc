@@ -37,6 +37,19 @@ TEST_F(AgentTest, OneWorkerWithoutPrefixPrintsAsOnItsOwn) {
   EXPECT_EQ(agent.process().out(), "no newline");
 }
 
+// What it would send on, with the host's name and more, would be too long for one message.
+TEST_F(AgentTest, AMessageOfAnyLengthFromAWorkerDoesNoHarm) {
+  Agent& agent =
+      start(shell("exec /usr/bin/python3 -c \"\n"
+                  "import json, os, socket, struct, sys\n"
+                  "frame = json.dumps({'type': 'error', 'message': 'x' * (2**24 - 100)})\n"
+                  "channel = socket.socket(fileno=int(os.environ['DDP_CONTROL_FD']))\n"
+                  "channel.sendall(struct.pack('<I', len(frame)) + frame.encode())\n"
+                  "sys.exit(3)\"",
+                  1));
+  EXPECT_EQ(agent.wait(), 3) << agent.process().err();
+}
+
 TEST_F(AgentTest, TwoNodesMakeOneWorldAndReachTheStore) {
   config::JobSpec job = shell(
       "echo $GROUP_RANK/$GROUP_WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT");
