@@ -74,9 +74,11 @@ OutputCapture::Route NodeOutput::route(const wire::RoundStart& round, int local_
   OutputCapture::Route route;
   route.to_console = (places(round, local_rank).console & stream) != 0;
   // The output of a single worker need not be cut into lines, unless a prefix was requested.
-  route.whole_lines = round.world_size > 1 || spec_.single_node_prefix || spec_.output.has_prefix;
+  const bool has_prefix =
+      round.world_size > 1 || spec_.single_node_prefix || spec_.output.has_prefix;
+  route.whole_lines = has_prefix || spec_.output.whole_lines;
   route.filtered = filtered_[index(stream)];
-  if (!route.whole_lines) return route;
+  if (!has_prefix) return route;
   route.prefix = prefix_of(std::to_string(rank_of(round, local_rank)), std::to_string(local_rank),
                            std::to_string(round.group_rank));
   return route;

@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StreamMap::Entry, ranks, streams
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StreamMap, others, entries)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(OutputSpec, redirects, tee, local_ranks, ranks,
                                                 stdout_filters, stderr_filters, has_prefix, prefix,
-                                                status_line)
+                                                status_line, whole_lines)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobSpec, job_id, node_id, host, local_addr, node_rank, node_rank_is_wish, coordinator_host,
     coordinator_port, replica_port, unfit, rdzv_token, tls, tls_name, any_user, rules,

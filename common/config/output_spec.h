@@ -58,6 +58,9 @@ struct OutputSpec {
   bool has_prefix = false;  // Whether `prefix` replaces the default prefix.
   std::string prefix;       // A template: ${rank} and others.
   bool status_line = false;
+  // The console is a ddp-run that waits for whole lines. So one worker's unfinished lines, too, are
+  // passed on in pieces.
+  bool whole_lines = false;
 
   friend bool operator==(const OutputSpec&, const OutputSpec&) = default;
 };

@@ -57,6 +57,7 @@ void StartedNode::complete(flags::Options& options) const {
 void StartedNode::complete(plan::JobPlan& plan) const {
   plan.spec.host = host_part(link_->host());
   plan.spec.tells_waiting = false;  // The launcher says it for all nodes.
+  plan.spec.output.whole_lines = true;
 }
 
 void StartedNode::watch(asio::io_context& io) {

@@ -84,6 +84,15 @@ TEST_F(DdpRunSsh, TwoHostsAreOneWorld) {
   EXPECT_EQ(std::count(done.out.begin(), done.out.end(), '\n'), 3) << done.out;
 }
 
+// Such as a progress bar's, which ends with the epoch.
+TEST_F(DdpRunSsh, TheOnlyWorkersUnfinishedLineIsShown) {
+  Process& job = start_on(
+      "hosta", shell("printf '10%%\\r20%%\\r' >&2; until [ -e $OUT/go ]; do sleep 0.02; done"));
+  EXPECT_TRUE(job.complains("20%"));
+  folder_.write("go", "");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+}
+
 TEST_F(DdpRunSsh, ArgumentsAndVariablesArriveByteForByte) {
   const std::string odd = "it's \"two\" $HOME `id` words\nand a line \\ \xC3\xA4*?";
   Arguments arguments{"-x", "ODD=" + odd, "-x", "EMPTY="};
