@@ -24,13 +24,15 @@ namespace {
 // later events are ignored.
 struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<ConnectAttempt> {
   ConnectAttempt(asio::io_context& io, const std::string& host, int port)
-      : socket(io), resolver(io), limit(io), where(host_and_port(host, port)) {}
+      : socket(io), resolver(io), limit(io), share(io), where(host_and_port(host, port)) {}
 
   tcp::socket socket;
   tcp::resolver resolver;
   Timer limit;
+  Timer share;  // Of an address that is not the last one.
   std::string where;
   std::chrono::milliseconds timeout{};
+  TimePoint deadline;
   FrameConnection::ConnectCallback callback;
   std::vector<tcp::endpoint> endpoints;
   std::size_t next = 0;
@@ -43,6 +45,7 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
 
   void begin(const std::string& host, int port);
   void connect_next();
+  void limit_this_address();
   void greet();
   void on_bytes(std::string_view bytes) override;
   void on_closed(const Error& why) override;
@@ -57,6 +60,7 @@ struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<Connec
 };
 
 void ConnectAttempt::begin(const std::string& host, int port) {
+  deadline = Clock::now() + timeout;
   limit.after(timeout, [attempt = weak_from_this()] {
     if (const auto self = attempt.lock()) self->expire();
   });
@@ -96,11 +100,26 @@ void ConnectAttempt::connect_next() {
     return connect_next();
   }
   set_close_on_exec(socket.native_handle());
+  limit_this_address();
   socket.async_connect(endpoint, [self = shared_from_this()](const std::error_code& failure) {
     if (!self->callback) return;
+    self->share.cancel();
     if (!failure) return self->greet();
-    self->last_error = failure;
+    const bool is_late = failure == asio::error::operation_aborted;
+    self->last_error = is_late ? std::make_error_code(std::errc::timed_out) : failure;
     self->connect_next();
+  });
+}
+
+// A firewall that drops packets leaves a connect() alone until the end. The addresses behind it
+// have their share of the time.
+void ConnectAttempt::limit_this_address() {
+  const auto others = static_cast<int>(endpoints.size() - next);
+  if (others == 0) return;
+  const TimePoint now = Clock::now();
+  share.at(now + (deadline - now) / (others + 1), [attempt = weak_from_this()] {
+    std::error_code ignored;
+    if (const auto self = attempt.lock()) self->socket.cancel(ignored);
   });
 }
 
@@ -201,6 +220,7 @@ void ConnectAttempt::finish(Result<std::shared_ptr<FrameConnection>> result) {
   if (!callback) return;
   auto run = std::exchange(callback, nullptr);
   limit.cancel();
+  share.cancel();
   resolver.cancel();
   std::error_code ignored;
   socket.close(ignored);

@@ -94,9 +94,13 @@ Result<Socket> Socket::connect(const std::string& host, int port, TimePoint dead
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   int last_errno = ECONNREFUSED;
-  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+  int left = 0;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) ++left;
+  // A firewall may drop what is sent to one of them. The next ones have their share of the time.
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next, --left) {
     UniqueFd fd;
-    last_errno = connect_one(*address, deadline, fd);
+    const TimePoint now = Clock::now();
+    last_errno = connect_one(*address, now + (deadline - now) / left, fd);
     if (last_errno == 0) return Socket(std::move(fd));
   }
   return make_error(last_errno == ETIMEDOUT ? Errc::kTimeout : Errc::kPeerLost,
