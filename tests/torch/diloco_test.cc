@@ -267,6 +267,27 @@ TEST(DiLoCo, TravelsInSixteenBitsWithLittleLoss) {
   });
 }
 
+void save(Training& training, const GroupPtr& group, const std::string& path) {
+  const auto state = training.diloco->own_state();
+  Checkpointer checkpointer({.directory = path}, group);
+  training.diloco->add_to(checkpointer);
+  checkpointer.add_comm_hook("diloco", *state);
+  ASSERT_TRUE(checkpointer.prepare());
+  ASSERT_TRUE(checkpointer.save(training.diloco->steps()));
+  ASSERT_TRUE(checkpointer.wait());
+}
+
+void load(Training& training, const GroupPtr& group, const std::string& path) {
+  const auto state = training.diloco->own_state();
+  Checkpointer checkpointer({.directory = path}, group);
+  training.diloco->add_to(checkpointer);
+  checkpointer.add_comm_hook("diloco", *state);
+  ASSERT_TRUE(checkpointer.prepare());
+  const auto loaded = checkpointer.load_latest();
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  training.diloco->resume();
+}
+
 // After any step: between communications, while one is on its way, and just behind it.
 TEST(DiLoCo, GoesOnAfterAnyStepAsIfThereHadBeenNoStop) {
   constexpr std::int64_t kSteps = 14;
@@ -285,26 +306,13 @@ TEST(DiLoCo, GoesOnAfterAnyStepAsIfThereHadBeenNoStop) {
             Training before(inner, options);
             before.diloco->enter(group);
             before.train(rank, stop);
-            const auto state = before.diloco->own_state();
-            Checkpointer checkpointer({.directory = path}, group);
-            before.diloco->add_to(checkpointer);
-            checkpointer.add_comm_hook("diloco", *state);
-            ASSERT_TRUE(checkpointer.prepare());
-            ASSERT_TRUE(checkpointer.save(stop));
-            ASSERT_TRUE(checkpointer.wait());
+            save(before, group, path);
             before.diloco->leave();
           }
           Training after(inner, options);
           fill(*after.model, 99);
           after.diloco->enter(group);
-          const auto state = after.diloco->own_state();
-          Checkpointer checkpointer({.directory = path}, group);
-          after.diloco->add_to(checkpointer);
-          checkpointer.add_comm_hook("diloco", *state);
-          ASSERT_TRUE(checkpointer.prepare());
-          const auto loaded = checkpointer.load_latest();
-          ASSERT_TRUE(loaded) << loaded.error().message;
-          after.diloco->resume();
+          load(after, group, path);
           EXPECT_EQ(after.diloco->steps(), stop);
           after.train(rank, kSteps);
           EXPECT_EQ(bytes_of(*after.model), bytes_of(*undisturbed.model))
@@ -313,6 +321,27 @@ TEST(DiLoCo, GoesOnAfterAnyStepAsIfThereHadBeenNoStop) {
       });
     }
   }
+}
+
+// Also a run that is resumed from behind the last synchronize(), and synchronizes again.
+TEST(DiLoCo, ASecondSynchronizeChangesNothing) {
+  const DiLoCoOptions options{.sync_every = 4};
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    Training before(inner_optimizers()[0], options);
+    before.diloco->enter(group);
+    before.train(group->rank(), 7);
+    before.diloco->synchronize();
+    const std::string expected = bytes_of(*before.model);
+    save(before, group, folder.path());
+    before.diloco->synchronize();
+    EXPECT_EQ(bytes_of(*before.model), expected);
+    Training after(inner_optimizers()[0], options);
+    after.diloco->enter(group);
+    load(after, group, folder.path());
+    after.diloco->synchronize();
+    EXPECT_EQ(bytes_of(*after.model), expected);
+  });
 }
 
 TEST(DiLoCo, NamesWhatDoesNotFit) {

@@ -243,6 +243,18 @@ void DiLoCo::synchronize() {
   for (std::size_t i = 0; i < own_.size(); ++i) copy_values(own_[i], values_[i]);
 }
 
+// Without synchronized_at_, a synchronize() after resuming would step again where the run that was
+// not interrupted did not, and only on those ranks that are new.
+nlohmann::json DiLoCo::progress() const {
+  return {{"steps", steps_}, {"synchronized_at", synchronized_at_}};
+}
+
+void DiLoCo::set_progress(const nlohmann::json& saved) {
+  const bool is_old = saved.is_number();  // It had the steps only.
+  steps_ = is_old ? saved.get<std::int64_t>() : saved.at("steps").get<std::int64_t>();
+  synchronized_at_ = is_old ? 0 : saved.at("synchronized_at").get<std::int64_t>();
+}
+
 std::shared_ptr<CommHook> DiLoCo::own_state() { return std::make_shared<OwnState>(*this); }
 
 void DiLoCo::resume() {

@@ -113,7 +113,7 @@ class DiLoCo {
   // The common values: parameters under their names in the module, with '/' in place of dots.
   const torch::nn::Module& common() const { return *common_; }
 
-  // Module, common values, both optimizers and the number of steps, under names that begin with
+  // Module, common values, both optimizers and how far it is, under names that begin with
   // `name`. State: Checkpointer or ElasticState.
   template <typename State>
   void add_to(State& state, const std::string& name = "diloco") {
@@ -122,8 +122,8 @@ class DiLoCo {
     state.add_module(name + "-common", *common_);
     state.add_optimizer(name + "-outer", *outer_, *common_);
     state.add_value(
-        name + "-steps", [this] { return nlohmann::json(steps_); },
-        [this](const nlohmann::json& saved) { steps_ = saved.get<std::int64_t>(); });
+        name + "-steps", [this] { return progress(); },
+        [this](const nlohmann::json& saved) { set_progress(saved); });
   }
   // Each rank's own values, and averages that have come but are not due yet. Saving waits for what
   // is in flight.
@@ -132,6 +132,8 @@ class DiLoCo {
   void resume();
 
  private:
+  nlohmann::json progress() const;
+  void set_progress(const nlohmann::json& saved);
   class OwnState;
   struct Fragment {
     std::size_t begin = 0;  // Of own_ and values_.
