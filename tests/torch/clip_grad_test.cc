@@ -52,6 +52,16 @@ TEST(ClipGradNorm, IsPyTorchs) {
   }
 }
 
+// A C++ module lists it once for each of its names.
+TEST(ClipGradNorm, ASharedParameterCountsOnce) {
+  const auto once = some_gradients(3);
+  auto twice = some_gradients(3);
+  twice.push_back(twice[1]);
+  EXPECT_EQ(clip_grad_norm_(twice, 0.5), clip_grad_norm_(once, 0.5));
+  for (std::size_t i = 0; i + 1 < once.size(); ++i)
+    EXPECT_TRUE(same_bytes(twice[i].grad(), once[i].grad())) << i;
+}
+
 TEST(ClipGradNorm, SaysWhatItCannotDo) {
   auto parameters = some_gradients(3);
   EXPECT_THROW(clip_grad_norm_(parameters, 1, 3), std::invalid_argument);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <stdexcept>
+#include <unordered_set>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -95,8 +96,11 @@ double clip_gradients(const std::vector<at::Tensor>& gradients,
 
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
+  // Module::parameters() has a shared parameter once for each of its names; Python's has it once.
   std::vector<at::Tensor> gradients;
+  std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
   const auto alone = [](double sum) { return sum; };
