@@ -188,6 +188,23 @@ TEST(SyncBatchNorm, TheLayerHasTheNamesOfLibTorchs) {
   });
 }
 
+// Without running statistics, LibTorch normalizes with those of the batch in evaluation, too.
+TEST(SyncBatchNorm, EvaluationWithoutRunningStatisticsIsNobodyElsesAffair) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto make = [] {
+      torch::nn::BatchNorm1d layer(torch::nn::BatchNorm1dOptions(3).track_running_stats(false));
+      fill(*layer, 4);
+      return layer;
+    };
+    torch::nn::BatchNorm1d converted = make();
+    EXPECT_EQ(convert_sync_batchnorm(*converted, group), 1U);
+    converted->eval();
+    if (group->rank() != 0) return;
+    const at::Tensor input = random_tensor({5, 3}, 1);
+    EXPECT_TRUE(same_bytes(converted->forward(input), make()->forward(input)));
+  });
+}
+
 TEST(SyncBatchNorm, OtherLayersAreLibTorchsOwn) {
   run_ranks({1}, [](const GroupPtr& group) {
     const at::Tensor input = random_tensor({5, 3}, 1);

@@ -168,26 +168,31 @@ class ConvertedLayers {
     return *layers;
   }
 
-  void set(const at::Tensor& key, std::shared_ptr<ProcessGroup> group) {
+  void set(const at::Tensor& key, const std::shared_ptr<torch::nn::Module>& layer,
+           std::shared_ptr<ProcessGroup> group) {
     const std::scoped_lock lock(mutex_);
-    std::erase_if(groups_, [](const auto& entry) { return entry.second.layer.expired(); });
+    std::erase_if(groups_, [](const auto& entry) { return entry.second.key.expired(); });
     const at::TensorImpl* impl = key.unsafeGetTensorImpl();
     groups_.erase(impl);
-    if (group) groups_.emplace(impl, Entry{Weak(key.getIntrusivePtr()), std::move(group)});
+    if (group) groups_.emplace(impl, Entry{Weak(key.getIntrusivePtr()), layer, std::move(group)});
   }
 
-  // Null if the layer is not a converted one.
+  // Null if the layer is not a converted one in training. In evaluation, a layer without running
+  // statistics still normalizes with those of its batch, and then with its own alone.
   std::shared_ptr<ProcessGroup> find(const c10::optional<at::Tensor>& key) {
     if (!key || !key->defined()) return nullptr;
     const std::scoped_lock lock(mutex_);
     const auto found = groups_.find(key->unsafeGetTensorImpl());
-    return found == groups_.end() ? nullptr : found->second.group;
+    if (found == groups_.end()) return nullptr;
+    const auto layer = found->second.layer.lock();
+    return layer && layer->is_training() ? found->second.group : nullptr;
   }
 
  private:
   using Weak = c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>;
   struct Entry {
-    Weak layer;  // As long as it is here nobody else has the address.
+    Weak key;  // As long as it is here nobody else has the address.
+    std::weak_ptr<torch::nn::Module> layer;
     std::shared_ptr<ProcessGroup> group;
   };
   std::mutex mutex_;
@@ -230,9 +235,9 @@ void look_into_dispatcher() {
 }
 
 template <typename Layer>
-bool convert_layer(const std::string& name, torch::nn::Module& module,
+bool convert_layer(const std::string& name, const std::shared_ptr<torch::nn::Module>& module,
                    const std::shared_ptr<ProcessGroup>& group) {
-  auto* const layer = module.as<Layer>();
+  auto* const layer = module->as<Layer>();
   if (layer == nullptr) return false;
   const at::Tensor& key = layer->running_mean.defined() ? layer->running_mean : layer->weight;
   if (!key.defined()) {
@@ -241,7 +246,7 @@ bool convert_layer(const std::string& name, torch::nn::Module& module,
                     "by one of which it could be known; use ddp::sync_batch_norm in its place",
                     name.empty() ? "(the module itself)" : name));
   }
-  ConvertedLayers::instance().set(key, group);
+  ConvertedLayers::instance().set(key, module, group);
   return true;
 }
 
@@ -264,10 +269,9 @@ std::size_t convert_sync_batchnorm(torch::nn::Module& module, std::shared_ptr<Pr
   look_into_dispatcher();
   std::size_t converted = 0;
   for (const auto& item : module.named_modules("", /*include_self=*/true)) {
-    Module& layer = *item.value();
-    const bool is_one = convert_layer<BatchNorm1dImpl>(item.key(), layer, group) ||
-                        convert_layer<BatchNorm2dImpl>(item.key(), layer, group) ||
-                        convert_layer<BatchNorm3dImpl>(item.key(), layer, group);
+    const bool is_one = convert_layer<BatchNorm1dImpl>(item.key(), item.value(), group) ||
+                        convert_layer<BatchNorm2dImpl>(item.key(), item.value(), group) ||
+                        convert_layer<BatchNorm3dImpl>(item.key(), item.value(), group);
     if (is_one) ++converted;
   }
   return converted;
