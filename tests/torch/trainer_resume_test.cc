@@ -15,6 +15,7 @@
 #include "tests/support/event_points.h"
 #include "tests/support/temp_dir.h"
 #include "tests/torch/trainer_fixture.h"
+#include "worker/ddp/state/load_tensors.h"
 #include "worker/ddp/trainer/early_stopping.h"
 #include "worker/ddp/trainer/learning_rate_monitor.h"
 #include "worker/ddp/trainer/model_checkpoint.h"
@@ -125,6 +126,37 @@ TEST(Trainer, TheBestAndTheLastModelCanBeTested) {
     EXPECT_GT(best, last);
     EXPECT_NEAR(trainer.test(other, loader(20, false, 2), "last").at("val_loss"), last, 1e-9);
     EXPECT_EQ(bytes_of(*other), bytes_of(*net));
+  });
+}
+
+// Looks into the folder whenever the callback before it says that there is a new best model.
+struct LooksForTheBest final : Callback {
+  explicit LooksForTheBest(std::shared_ptr<ModelCheckpoint> of) : best(std::move(of)) {}
+  std::string name() const override { return "LooksForTheBest"; }
+  void on_validation_end(Trainer& trainer, TrainerModule& /*module*/) override {
+    if (best->best_step() != trainer.place().step) return;
+    ++looks;
+    const auto there = load_tensors(best->directory_in(trainer.options().default_root_dir));
+    ASSERT_TRUE(there) << there.error().message;
+    EXPECT_EQ(there->step, best->best_step());
+  }
+  std::shared_ptr<ModelCheckpoint> best;
+  int looks = 0;
+};
+
+// The Trainer's checkpoint comes next and says so: if the process ended then, nobody would save it.
+TEST(Trainer, TheBestModelIsOnTheDiskBeforeAnybodySaysSo) {
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.default_root_dir = folder.path();
+    options.val_check_interval = 0.5;
+    const auto best =
+        std::make_shared<ModelCheckpoint>(ModelCheckpointOptions{.monitor = "val_loss"});
+    const auto looks = std::make_shared<LooksForTheBest>(best);
+    options.callbacks = {best, looks};
+    Trainer(options).fit(std::make_shared<Net>(), loader(), loader(20, false, 2));
+    EXPECT_GE(looks->looks, 2);
   });
 }
 

@@ -28,7 +28,10 @@ std::string ModelCheckpoint::directory_in(const std::string& default_root_dir) c
 void ModelCheckpoint::on_fit_start(Trainer& trainer, TrainerModule& module) {
   checkpointer_ = std::make_unique<Checkpointer>(
       CheckpointOptions{.directory = directory_in(trainer.options().default_root_dir),
-                        .keep = options_.save_top_k},
+                        .keep = options_.save_top_k,
+                        // The Trainer's own checkpoint, which names the best one, may be the next
+                        // thing on the disk, and the last one of this process.
+                        .asynchronous = false},
       trainer.group());
   checkpointer_->add_module("model", module);
   value_of(checkpointer_->prepare());
@@ -41,7 +44,6 @@ void ModelCheckpoint::look_at(Trainer& trainer, double value) {
 }
 
 void ModelCheckpoint::on_fit_end(Trainer& /*trainer*/, TrainerModule& /*module*/) {
-  (void)value_of(checkpointer_->wait());
   checkpointer_.reset();
 }
 

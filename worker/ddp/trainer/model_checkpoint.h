@@ -18,7 +18,8 @@ struct ModelCheckpointOptions {
   std::string dirpath = {};  // Empty: best-MONITOR in default_root_dir.
 };
 
-// Saves the model whenever a metric reaches a new best value. The checkpoints from which fit()
+// Saves the model whenever a metric reaches a new best value; training waits until it is on the
+// disk. The checkpoints from which fit()
 // resumes are the Trainer's own and need no callback. Trainer::test(module, loader, "best") uses
 // the best one; load_tensors() can read it.
 class ModelCheckpoint final : public trainer::MonitorCallback {
