@@ -344,6 +344,24 @@ TEST_P(TrainErrors, ACheckpointOfAnotherTrainingIsRefused) {
   EXPECT_EQ(train(resumable).at("resumed_from_step"), 2);
 }
 
+// The number of heads changes no tensor's shape, so that nothing else would notice.
+TEST_P(TrainErrors, AnotherNumberOfHeadsIsRefused) {
+  const Arguments with_two = {
+      "--model",     "gpt", "--layers",     "1", "--width",          "16",
+      "--context",   "16",  "--batch-size", "2", "--sample-bytes",   "0",
+      "--max-steps", "2",   "--heads",      "2", "--checkpoint-dir", path("checkpoints")};
+  train(with_two);
+  Arguments with_four = with_two;
+  with_four[std::size_t(std::find(with_four.begin(), with_four.end(), "--heads") -
+                        with_four.begin()) +
+            1] = "4";
+  expect_failure(with_four, kExitInvalidValue,
+                 AllOf(HasSubstr("--heads 4"), HasSubstr("--heads 2")));
+  // Of a checkpoint that does not say it, it may have been any number.
+  forget_settings({"--heads"});
+  EXPECT_EQ(train(with_two).at("resumed_from_step"), 2);
+}
+
 TEST_P(TrainErrors, WhatChangesAfterResumingIsSaid) {
   const Arguments resumable = small({"--checkpoint-dir", path("checkpoints")});
   Arguments first = resumable;

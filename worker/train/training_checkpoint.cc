@@ -62,45 +62,49 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
 }
 
 json TrainingCheckpoint::settings_of(const Options& options) const {
-  return json{{"must_agree",
-               {{"--model", options.model},
-                {"--data", options.data},
-                {"--seed", options.seed},
-                {"--train-samples", parts_.train_samples},
-                {"--image-size", options.image_size},
-                {"--num-classes", options.num_classes},
-                {"--comm-hook", options.comm_hook},
-                {"--logical-world-size", options.logical_world_size},
-                {"--device", to_string(options.device)}}},
-              {"may_change",
-               {{"--dropout", options.dropout},
-                {"--micro-batches", options.micro_batches},
-                {"--batch-size", options.batch_size},
-                {"--accumulate-steps", options.accumulate_steps},
-                {"--drop-last", options.drop_last},
-                {"--lr", options.lr},
-                {"--momentum", options.momentum},
-                {"--weight-decay", options.weight_decay},
-                {"--lr-schedule", to_string(options.lr_schedule)},
-                {"--lr-warmup-epochs", options.lr_warmup_epochs},
-                {"--lr-decay-epochs", options.lr_decay_epochs},
-                {"--lr-decay-factor", options.lr_decay_factor},
-                {"--clip-grad-norm", options.clip_grad_norm},
-                {"--grad-sync", to_string(options.grad_sync)},
-                {"--bucket-cap-mb", options.bucket_cap_mb},
-                {"--broadcast-buffers", options.broadcast_buffers}}},
-              {"threads", parts_.threads}};
+  json settings{{"must_agree",
+                 {{"--model", options.model},
+                  {"--data", options.data},
+                  {"--seed", options.seed},
+                  {"--train-samples", parts_.train_samples},
+                  {"--image-size", options.image_size},
+                  {"--num-classes", options.num_classes},
+                  {"--comm-hook", options.comm_hook},
+                  {"--logical-world-size", options.logical_world_size},
+                  {"--device", to_string(options.device)}}},
+                {"may_change",
+                 {{"--dropout", options.dropout},
+                  {"--micro-batches", options.micro_batches},
+                  {"--batch-size", options.batch_size},
+                  {"--accumulate-steps", options.accumulate_steps},
+                  {"--drop-last", options.drop_last},
+                  {"--lr", options.lr},
+                  {"--momentum", options.momentum},
+                  {"--weight-decay", options.weight_decay},
+                  {"--lr-schedule", to_string(options.lr_schedule)},
+                  {"--lr-warmup-epochs", options.lr_warmup_epochs},
+                  {"--lr-decay-epochs", options.lr_decay_epochs},
+                  {"--lr-decay-factor", options.lr_decay_factor},
+                  {"--clip-grad-norm", options.clip_grad_norm},
+                  {"--grad-sync", to_string(options.grad_sync)},
+                  {"--bucket-cap-mb", options.bucket_cap_mb},
+                  {"--broadcast-buffers", options.broadcast_buffers}}},
+                {"threads", parts_.threads}};
+  // Other flags of a model change its tensors' names or shapes; the heads change no tensor.
+  if (options.model == "gpt") settings["must_agree"]["--heads"] = options.gpt.heads;
+  return settings;
 }
 
 void TrainingCheckpoint::compare_settings(const json& saved) {
   const json own = settings_of(parts_.options);
   const json defaults = settings_of({});
-  // A flag that the checkpoint does not have is newer than it, and had its default then.
-  const auto other_of = [&](const char* part, const std::string& flag) {
-    return saved.at(part).value(flag, defaults.at(part).at(flag));
+  // A flag that the checkpoint does not have is newer than it, and had its default then. Without a
+  // default, as --heads is, it may have had any value.
+  const auto other_of = [&](const char* part, const std::string& flag, const json& mine) {
+    return saved.at(part).value(flag, defaults.at(part).value(flag, mine));
   };
   for (const auto& [flag, value] : own.at("must_agree").items()) {
-    const json other = other_of("must_agree", flag);
+    const json other = other_of("must_agree", flag, value);
     if (value == other) continue;
     other_training_ = fmt::format(
         "{} {}: --checkpoint-dir {} holds a training with {} {}; resume with that value, or "
@@ -109,7 +113,7 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
     throw std::runtime_error(other_training_);
   }
   for (const auto& [flag, value] : own.at("may_change").items()) {
-    const json other = other_of("may_change", flag);
+    const json other = other_of("may_change", flag, value);
     if (value == other) continue;
     parts_.say(fmt::format("note: {} {} from here on, {} in the checkpoint", flag, value.dump(),
                            other.dump()));
