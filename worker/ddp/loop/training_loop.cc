@@ -58,10 +58,9 @@ void TrainingLoop::in_round(std::shared_ptr<ProcessGroup> group,
 
 void TrainingLoop::begin_round() {
   const bool goes_on = elastic_ != nullptr && elastic_->resumed();
-  if (!goes_on) {
-    at::manual_seed(plan_.seed + static_cast<std::uint64_t>(group_->rank()));
-    start_over();
-  }
+  // Also where the training goes on: ranks that a grown world has gained have no state to restore.
+  at::manual_seed(plan_.seed + static_cast<std::uint64_t>(group_->rank()));
+  if (!goes_on) start_over();
   plan_.sampling.rank = group_->rank();
   plan_.sampling.world_size = ranks();
   sampler_.emplace(plan_.sampling);
