@@ -207,6 +207,37 @@ TEST(Zero, ClipsByTheNormOfAllParts) {
   }
 }
 
+// Autograd may leave a gradient with other strides than its parameter has.
+TEST(Zero, ClipsGradientsOfAnotherLayout) {
+  struct Row : torch::nn::Module {
+    Row() : weight(register_parameter("weight", random_tensor({1, 40}, 3))) {}
+    at::Tensor forward(const at::Tensor& input) { return input.mv(weight.t().squeeze(1)); }
+    at::Tensor weight;
+  };
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto run = [&](bool divided) {
+      const auto module = std::make_shared<Row>();
+      torch::optim::SGD sgd(module->parameters(), 0.1);
+      DistributedDataParallel<Row> model(module, group);
+      std::unique_ptr<ZeroRedundancyOptimizer> zero;
+      if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(sgd, model);
+      model.forward(random_tensor({8, 40}, static_cast<std::uint64_t>(5 + group->rank())))
+          .square()
+          .mean()
+          .backward();
+      if (zero) {
+        zero->clip_grad_norm_(0.01);
+        zero->step();
+      } else {
+        clip_grad_norm_(module->parameters(), 0.01);
+        sgd.step();
+      }
+      return module->weight.detach().clone();
+    };
+    EXPECT_TRUE(torch::allclose(run(true), run(false), 1e-6, 1e-8));
+  });
+}
+
 TEST(Zero, RanksWithoutInputUpdateTheirPart) {
   run_ranks({3}, [](const GroupPtr& group) {
     const auto run = [&](bool divided) {

@@ -237,6 +237,8 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
       const at::Tensor packed =
           at::empty_strided(part.parameter.sizes(), part.parameter.strides(), whole.options());
       whole = packed.copy_(whole.detach());
+      // What is done to the parts' gradients, such as clipping, is then seen here the next time.
+      at::Tensor(part.parameter).mutable_grad() = whole;
     }
     const auto* begin = static_cast<const std::byte*>(whole.data_ptr()) +
                         part.begin * at::elementSize(whole.scalar_type());
