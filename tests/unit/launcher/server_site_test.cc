@@ -169,13 +169,17 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
       [&] { return http_get(server.port(), "/status").size() >= kMany * 32 * 400; }));
   Events slow(server.port(), 4'096);
   Events quick(server.port());
-  // It may take some seconds for the first, too.
-  while (quick.next().first == "whole") {
-  }
+  // On a busy machine, even the quick one may take some ticks for a whole.
+  const auto first_that_is_no_whole = [](Events& events) {
+    std::string kind = "whole";
+    while (kind == "whole") kind = events.next().first;
+    return kind;
+  };
+  EXPECT_EQ(first_that_is_no_whole(quick), "change");
   EXPECT_EQ(quick.next().first, "change");
   EXPECT_EQ(slow.next().first, "whole");
   EXPECT_EQ(slow.next().first, "whole");
-  EXPECT_EQ(slow.next().first, "change");
+  EXPECT_EQ(first_that_is_no_whole(slow), "change");
 }
 
 TEST(ServerSite, TooManyBrowsersAreToldSo) {
