@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/randn.h>
 #include <fmt/format.h>
@@ -31,6 +32,7 @@ struct Draws final : Callback {
 TEST(TrainerElastic, RanksOfAGrownWorldDrawDifferentNumbers) {
   ElasticCluster cluster([](const ElasticCluster::Say& say) {
     at::set_num_threads(1);
+    at::manual_seed(1);  // As programs do for their parameters.
     Trainer trainer({.max_epochs = 1'000'000,
                      .callbacks = {std::make_shared<Draws>(say)},
                      .enable_progress_bar = false,
