@@ -278,9 +278,11 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
 void AgentCore::stop_by_signal(int signal) {
   // Whatever ends a whole session, control group or job (systemd, a scheduler, a closed terminal)
   // sends its signal to this process and to ddp-run, which forwards it, and sometimes two of them.
-  // That is one request: workers that have begun their last checkpoint are not killed for it.
-  constexpr Duration kOneRequest{1'000};
-  if (ending_ && now_ - asked_at_ < kOneRequest) return;
+  // That is one request: workers that have begun their last checkpoint are not killed for it. Only
+  // Ctrl-C comes once for each time that it is pressed.
+  constexpr Duration kOneRequest{3'000};
+  const bool is_pressed_again = signal == SIGINT && signals_ > 0;
+  if (ending_ && !is_pressed_again && now_ - asked_at_ < kOneRequest) return;
   asked_at_ = now_;
   ++signals_;
   if (left_) {

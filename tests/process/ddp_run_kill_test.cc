@@ -168,7 +168,7 @@ TEST_F(DdpRunKill, ASecondSignalKillsAtOnce) {
   pid_in(name(0, 0));
   job.kill(SIGTERM);
   file("got");
-  // Those that come within a second are the same request.
+  // Those that come within three seconds are the same request.
   const auto ask_again = [&] {
     if (job.has_ended()) return true;
     job.kill(SIGTERM);

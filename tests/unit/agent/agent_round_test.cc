@@ -266,14 +266,20 @@ TEST_F(Agent, TheUsersSignalGoesToTheWorkersAndTheNodeLeaves) {
 TEST_F(Agent, ASecondSignalKillsAtOnce) {
   run();
   core.on_signal(now, SIGTERM);
-  EXPECT_THAT(names(core.on_signal(now + Duration{1'000}, SIGTERM)), ElementsAre("kill"));
+  EXPECT_THAT(names(core.on_signal(now + Duration{3'000}, SIGTERM)), ElementsAre("kill"));
+}
+
+TEST_F(Agent, ASecondCtrlCKillsAtOnce) {
+  run();
+  core.on_signal(now, SIGINT);
+  EXPECT_THAT(names(core.on_signal(now, SIGINT)), ElementsAre("kill"));
 }
 
 // As from `systemctl stop`, which reaches the agent by itself and through ddp-run.
 TEST_F(Agent, ASignalThatComesTwiceIsOneRequest) {
   run();
   EXPECT_THAT(names(core.on_signal(now, SIGTERM)), ElementsAre("signal 15"));
-  EXPECT_THAT(names(core.on_signal(now + Duration{999}, SIGHUP)), IsEmpty());
+  EXPECT_THAT(names(core.on_signal(now + Duration{2'999}, SIGHUP)), IsEmpty());
   die(SIGTERM);
   core.on_snapshots(now, 1);
   EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("leave", "disconnect", "print"));
@@ -283,8 +289,9 @@ TEST_F(Agent, ASignalThatComesTwiceIsOneRequest) {
 TEST_F(Agent, ASignalJustAfterTheEndOfTheJobIsTheSameRequest) {
   run();
   message(wire::Finish{143, "node n0 was stopped by SIGTERM", ""});
-  EXPECT_THAT(names(core.on_signal(now + Duration{999}, SIGTERM)), IsEmpty());
-  EXPECT_THAT(names(core.on_signal(now + Duration{1'000}, SIGTERM)), ElementsAre("kill"));
+  EXPECT_THAT(names(core.on_signal(now + Duration{1'000}, SIGTERM)), IsEmpty());
+  EXPECT_THAT(names(core.on_signal(now + Duration{2'999}, SIGINT)), IsEmpty());
+  EXPECT_THAT(names(core.on_signal(now + Duration{3'000}, SIGTERM)), ElementsAre("kill"));
 }
 
 TEST_F(Agent, ASignalDuringAStopReachesTheWorkers) {

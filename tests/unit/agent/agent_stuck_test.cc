@@ -88,7 +88,7 @@ TEST(AgentStuck, WhoAsksForTheEndDoesNotWaitAsLongForWhatSigkillDoesNotEnd) {
   round.members = {{"id0", "n0", "10.0.0.1", 1, 0}, {"id1", "n1", "10.0.0.2", 1, 1}};
   core.on_message(now, round);
   core.on_signal(now, SIGTERM);
-  now += Duration(1'000);
+  now += Duration(3'000);
   EXPECT_THAT(names(core.on_signal(now, SIGTERM)), ElementsAre("kill"));
   now += Duration(4'999);
   EXPECT_THAT(names(core.on_tick(now)), testing::Not(testing::Contains("clear")));
