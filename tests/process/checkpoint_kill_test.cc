@@ -173,13 +173,13 @@ TEST_F(CheckpointKill, ASignalToTheJobDoesNotLoseWhatIsBeingWritten) {
   EXPECT_EQ(newest(), 1);
 }
 
-TEST_F(CheckpointKill, ASecondSignalGivesUpWhatIsBeingWritten) {
+TEST_F(CheckpointKill, ASecondCtrlCGivesUpWhatIsBeingWritten) {
   Process& run = job("stay", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
-  run.kill(SIGTERM);
+  run.kill(SIGINT);
   ASSERT_TRUE(run.complains("waiting for 2 parts of checkpoints to be written"));
-  run.kill(SIGTERM);
-  EXPECT_EQ(run.wait(5s), 128 + SIGTERM) << run.err();
+  run.kill(SIGINT);
+  EXPECT_EQ(run.wait(5s), 128 + SIGINT) << run.err();
   EXPECT_TRUE(writers().empty());
   EXPECT_EQ(newest(), 0);
 }

@@ -114,7 +114,7 @@ def missing_names():
                     yield f"{page}:{number}: nobody reads {variable}: {text}"
 
 
-OTHERS = ("cmake", "pip", "srun", "sbatch", "scancel", "mpirun", "kubectl", "ctest", "scripts/", "COPY", "flux")
+OTHERS = ("cmake", "pip", "srun", "sbatch", "scancel", "mpirun", "kubectl", "ctest", "scripts/", "COPY", "flux", "apt ")
 OTHERS_FLAGS = {"--op", "--wait", "--no-install-recommends"}
 OTHERS_VARIABLES = {"PET_NAME", "DDP_WERROR", "DDP_TEST_FULL"}
 

@@ -14,20 +14,25 @@ from pathlib import Path
 BIN = Path(sys.argv[1]).resolve()
 SKIPPED = 77
 LIMIT_S = 240
-SWALLOWS, ANSWERS = "10.9.0.2", "127.0.0.1"
-NETWORK = """
+SWALLOWS, ANSWERS = "10.9.0.2", "10.9.0.3"
+# The node that hosts is in a network of its own, at the other end of a cable. At SWALLOWS nobody answers, and nothing says so.
+NETWORK = f"""
 set -eu
-ip link set lo up
-ip link add swallows type dummy
-ip addr add 10.9.0.1/24 dev swallows
-ip link set swallows up
 for file in hosts gai.conf; do
-  [ -e /etc/$file ] || exit 77
+  [ -e /etc/$file ] || exit {SKIPPED}
   mount --bind "$1/$file" /etc/$file
 done
-shift
-exec "$@"
+unshare --net sh -c 'until ip link show there >/dev/null 2>&1; do sleep 0.02; done
+  ip link set lo up; ip addr add {ANSWERS}/24 dev there; ip link set there up; exec "$@"' sh "$2" {{HOST}} &
+ip link add here type veth peer name there netns $!
+ip link set lo up
+ip addr add 10.9.0.1/24 dev here
+ip link set here up
+ip neigh add {SWALLOWS} lladdr 02:00:00:00:00:02 dev here nud permanent
+"$2" {{GUEST}}
 """
+HOST = f"--nnodes 2 --node-rank 0 --rdzv-endpoint {ANSWERS}:29400 sh -c 'echo rank $RANK'"
+GUEST = "--nnodes 2 --node-rank 1 --rdzv-endpoint node1:29400 sh -c 'echo rank $RANK'"
 
 
 def main():
@@ -37,17 +42,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         # In this order, whatever the distance.
         Path(folder, "gai.conf").write_text("sortv4 no\n")
-        Path(folder, "hosts").write_text(f"{ANSWERS} localhost\n{SWALLOWS} node1\n{ANSWERS} node1\n")
-        host = [BIN / "ddp-run", "--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:29400", "sh", "-c", "echo rank $RANK"]
-        guest = [BIN / "ddp-run", "--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node1:29400", "--join-timeout", "60",
-                 "sh", "-c", "echo rank $RANK"]
-        words = " ".join(f"'{word}'" for word in host) + " & exec " + " ".join(f"'{word}'" for word in guest)
-        done = subprocess.run(["unshare", "--net", "--mount", "--kill-child", "--pid", "--fork", "sh", "-c", NETWORK, "sh", folder, "sh", "-c", words],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False)
+        Path(folder, "hosts").write_text(f"127.0.0.1 localhost\n{SWALLOWS} node1\n{ANSWERS} node1\n")
+        script = NETWORK.replace("{HOST}", HOST).replace("{GUEST}", GUEST)
+        done = subprocess.run(["unshare", "--net", "--mount", "--kill-child", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", folder,
+                               BIN / "ddp-run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=LIMIT_S, check=False)
         if done.returncode == SKIPPED:
             print("no /etc/gai.conf here")
             return SKIPPED
-        assert done.returncode == 0 and "rank 0" in done.stdout and "rank 1" in done.stdout, done.stdout
+        assert done.returncode == 0 and "rank 1" in done.stdout, done.stdout
     return 0
 
 
