@@ -66,7 +66,7 @@ void SaveFolder::give_up() {
 }
 
 void SaveFolder::abandon(const std::string& reason) {
-  DDP_CHECK(!plan_->publishes(), "rank {} waits for nobody", plan_->rank);
+  if (plan_->publishes()) return;
   const auto published = directory_.find_save(plan_->step, plan_->save_id);
   if (published && *published) return;
   auto made = make();
@@ -76,14 +76,17 @@ void SaveFolder::abandon(const std::string& reason) {
 
 std::string SaveFolder::given_up_path() const { return path_ + "-given-up"; }
 
-bool SaveFolder::has_all_parts() {
-  auto there = names();
-  if (!there) return false;
-  const std::set<std::string> present(there->begin(), there->end());
+std::vector<Rank> SaveFolder::missing_parts(const std::set<std::string>& names) const {
+  std::vector<Rank> missing;
   for (Rank rank = 0; rank < plan_->world_size; ++rank) {
-    if (!present.contains(part_name(rank))) return false;
+    if (!names.contains(part_name(rank))) missing.push_back(rank);
   }
-  return true;
+  return missing;
+}
+
+bool SaveFolder::has_all_parts() {
+  const auto there = names();
+  return there && missing_parts({there->begin(), there->end()}).empty();
 }
 
 Result<bool> SaveFolder::has_manifest() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,8 @@ class SaveFolder {
 
   // A rank's part, if it is sound, belongs to this save, and all files that it lists exist.
   Result<Manifest> read_part(Rank rank) { return read_sound(part_name(rank)); }
+  // The ranks whose part is not among the names in the folder.
+  std::vector<Rank> missing_parts(const std::set<std::string>& names) const;
   // Whether each rank's part is there, sound or not.
   bool has_all_parts();
   // The manifest of the whole save, if it is sound, belongs to this save, and all files exist.
@@ -60,7 +63,7 @@ class SaveFolder {
   // it find it gone, and those that have not come yet find the new name.
   void give_up();
   // Tells the publisher that this rank's share will not come, also if no rank has made the folder
-  // yet; tells nobody if the save is published or given up already. Not for the publisher.
+  // yet; tells nobody if the save is published or given up already. Does nothing on the publisher.
   void abandon(const std::string& reason);
   // Why a rank failed; empty if it could not say.
   std::string failure_text(Rank rank);

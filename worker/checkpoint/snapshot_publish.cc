@@ -63,10 +63,7 @@ class PartsWait {
                           folder_.failure_text(*rank));
       }
     }
-    missing_.clear();
-    for (Rank rank = 0; rank < plan_.world_size; ++rank) {
-      if (!present.contains(SaveFolder::part_name(rank))) missing_.push_back(rank);
-    }
+    missing_ = folder_.missing_parts(present);
     if (present != names_ || contents_changed(present)) silent_ = 0s;
     names_ = std::move(present);
     return missing_.empty();

@@ -188,8 +188,7 @@ int run_write(const std::vector<std::string>& arguments, std::ostream& out, std:
   auto snapshot = open_snapshot(memory->bytes());
   if (!snapshot) return say_failure(snapshot.error(), kExitDataInvalid, out);
   if (!parsed->give_up.empty()) {
-    if (!snapshot->plan.publishes())
-      SaveFolder(posix_file_system(), snapshot->plan).abandon(parsed->give_up);
+    SaveFolder(posix_file_system(), snapshot->plan).abandon(parsed->give_up);
     return say_failure(make_error(Errc::kAborted, "{}", parsed->give_up), kExitCheckpointFailed,
                        out);
   }

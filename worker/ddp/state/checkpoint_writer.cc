@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "common/base/unique_fd.h"
+#include "common/process/parked_threads.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/save_folder.h"
 #include "worker/ddp/state/checkpoint_writer_impl.h"
@@ -43,14 +44,6 @@ Result<checkpoint::Written> written_of(const SnapshotResult& result) {
   written.seconds = result.seconds;
   written.warnings = result.warnings;
   return written;
-}
-
-// The disk may never answer, and the destructor of a thread that still runs would end the process.
-void leave_alone(std::thread thread) {
-  static std::mutex mutex;
-  static auto* const left = new std::vector<std::thread>;
-  const std::lock_guard lock(mutex);
-  left->push_back(std::move(thread));
 }
 
 }  // namespace
@@ -134,7 +127,7 @@ void CheckpointWriter::Impl::end_thread() {
   if (save_->state == Save::kEnded) {
     thread_.join();
   } else {
-    leave_alone(std::move(thread_));
+    park_thread(std::move(thread_));
   }
 }
 
@@ -231,7 +224,7 @@ void CheckpointWriter::Impl::abandon(checkpoint::SnapshotPlan plan, std::string 
     checkpoint::SaveFolder(files, plan).abandon(reason);
   };
   try {
-    leave_alone(std::thread(tell));
+    park_thread(std::thread(tell));  // The disk may never answer.
   } catch (const std::system_error&) {
     tell();
   }
