@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
@@ -118,7 +119,15 @@ TEST_P(LimitsOfTwoRanks, UnexpectedMessagesAreBounded) {
   // The last one is behind more than fits, so this receive does not end.
   Data last(kBytes);
   const WorkPtr behind = world[1].recv(last.buffer(), 0, kMessages - 1, {}, 0);
-  std::this_thread::sleep_for(milliseconds(300));  // sleep: nothing may happen.
+  const auto count_done = [&] {
+    return std::count_if(sent.begin(), sent.end(),
+                         [](const WorkPtr& work) { return work->done(); });
+  };
+  // Until everything stands still: the kernel takes a while for what it takes.
+  for (std::ptrdiff_t before = -1; before != count_done();) {
+    before = count_done();
+    std::this_thread::sleep_for(milliseconds(300));  // sleep: nothing may happen.
+  }
   EXPECT_FALSE(behind->done());
   EXPECT_FALSE(sent.back()->done());
   for (int i = 0; i + 1 < kMessages; ++i) {
