@@ -83,7 +83,7 @@ def a_killed_worker_is_replaced():
 
 
 def nodes_come_and_go():
-    """One worker, then three, then two, because a node is killed as a whole."""
+    """One worker, then two, then three, then two, because a node is killed as a whole."""
     with tempfile.TemporaryDirectory() as folder:
         command = [BIN / "ddp-run", "--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", f"127.0.0.1:{jobs.free_port()}",
                    "--rdzv-id", "logical", "--last-call", "0.2", "--max-restarts", "10", PROGRAM, folder, str(STEPS), "worlds=4:3,9:2"]
@@ -92,17 +92,25 @@ def nodes_come_and_go():
         def start():
             nodes.append(jobs.Node(command, f"{folder}/node{len(nodes)}", ENVIRONMENT))
 
-        def wait_for(step, workers):
-            def is_there():
+        def sizes():
+            return [int(size) for _, _, size, _ in lines(folder, "round")]
+
+        def wait_until(condition, what):
+            def is_so():
                 for node in nodes:
-                    assert node.process.poll() is None, node.tail()
+                    assert node.process.poll() is None, f"ended with {node.process.returncode}:\n{node.tail()}"
                     node.processes()
-                return [str(step), str(workers)] in lines(folder, "waits")
-            jobs.wait_until(is_there, LIMIT_S, f"step {step}, which waits for {workers} workers")
+                return condition()
+            jobs.wait_until(is_so, LIMIT_S, what)
+
+        def wait_for(step, workers):
+            wait_until(lambda: [str(step), str(workers)] in lines(folder, "waits"), f"step {step}, which waits for {workers} workers")
         try:
             start()
             wait_for(4, 3)
-            start(), start()
+            start()
+            wait_until(lambda: 2 in sizes(), "a round of two workers")
+            start()
             wait_for(9, 2)
             nodes.pop().kill()
             for node in nodes:
@@ -110,8 +118,7 @@ def nodes_come_and_go():
         finally:
             for node in nodes:
                 node.kill()
-        sizes = [int(size) for _, _, size, _ in lines(folder, "round")]
-        assert sizes[0] == 1 and 3 in sizes and sizes[-1] == 2, sizes
+        assert sizes()[0] == 1 and 3 in sizes() and sizes()[-1] == 2, sizes()
         assert end_of(folder) == expected()
 
 

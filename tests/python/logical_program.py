@@ -91,7 +91,7 @@ def once(name):
     return True
 
 
-def disturb(group):
+def wait_for_world(group):
     deadline = time.monotonic() + LIMIT_S
     while group.size() != worlds.get(state.step, group.size()):
         if group.rank() == 0:
@@ -99,6 +99,9 @@ def disturb(group):
         assert time.monotonic() < deadline, f"{group.size()} workers at step {state.step}"
         time.sleep(0.02)
         state.commit()  # A round ends after a commit if nodes have come.
+
+
+def disturb(group):
     if state.step == int(settings.get("leave", -1)):
         before = ddp_run.weights_sha256(model), torch.get_rng_state().tolist()
         for _ in logical.each(logical.own):
@@ -133,6 +136,7 @@ def plain_losses(ddp, group, batch):
 def train(group):
     log("round", group.rank(), group.size(), state.resumed)
     ddp = DistributedDataParallel(model, find_unused_parameters=True) if "plain" in settings else None
+    wait_for_world(group)  # Nodes that start together may come one after the other.
     while state.step < int(steps):
         for batches in loader:
             loss = plain_losses(ddp, group, batches) if ddp else logical_losses(batches)
@@ -143,6 +147,7 @@ def train(group):
             state.losses += loss
             state.step += 1
             state.commit_if_due()
+            wait_for_world(group)
             disturb(group)
             if state.step == int(steps):
                 break
