@@ -1,10 +1,8 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -71,6 +69,7 @@ class TraceFile final : public TraceSink {
   // through before.
   TraceFile(std::function<std::string()> path, std::size_t steps, OnEnd on_end);
   ~TraceFile() override;
+  // Never waits.
   void write(std::string_view events) override;
   // Waits for the disk, for some seconds at most.
   void finish() override;
@@ -78,7 +77,8 @@ class TraceFile final : public TraceSink {
   bool wants_the_past() const override { return count_.wanted() == 0; }
 
  private:
-  void run();
+  struct Disk;  // What it shares with the thread that writes.
+  void add_last();
   void end();
 
   std::function<std::string()> ask_path_;
@@ -86,14 +86,8 @@ class TraceFile final : public TraceSink {
   StepCount count_;
   OnEnd on_end_;
   bool has_ended_ = false;
-  std::thread thread_;  // From the first event on.
-  std::mutex mutex_;    // Guards what follows.
-  std::condition_variable changed_;
-  std::string queued_;
-  bool is_last_ = false;     // Nothing is added to `queued_` any more.
-  bool is_written_ = false;  // The thread has finished.
-  bool left_out_ = false;
-  std::string error_;
+  std::shared_ptr<Disk> disk_;
+  std::thread thread_;  // From the first event on. Left alone with a disk that stands still.
 };
 
 }  // namespace ddp::server

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -200,7 +201,11 @@ TEST_F(TraceFileTest, EndsAfterItsSteps) {
   some->write(step);
   EXPECT_TRUE(some->is_open());
   some->write(step);
+  some->write(step);  // One too many.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (some->is_open() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   EXPECT_FALSE(some->is_open());
+  EXPECT_THAT(ends_, testing::ElementsAre(path("some") + ": "));
   EXPECT_EQ(json::parse(folder_.read("some")).size(), 3U);
 }
 
@@ -222,6 +227,19 @@ TEST_F(TraceFileTest, ADiskThatStandsStillHoldsNobodyUp) {
   stuck->finish();
   reader.join();
   EXPECT_THAT(ends_, testing::ElementsAre(pipe + ": the disk was too slow; events are missing"));
+}
+
+// A disk that never comes back: nobody waits for it longer than finish() says.
+TEST_F(TraceFileTest, ADiskThatNeverComesBackIsLeftAlone) {
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const std::string step = "{\"ph\":\"X\",\"pid\":1,\"cat\":\"step\"},\n";
+  auto stuck = file(pipe, 1);
+  stuck->write(step);
+  EXPECT_TRUE(stuck->is_open()) << "the last step does not wait for the disk";
+  stuck->finish();
+  EXPECT_THAT(ends_, testing::ElementsAre(pipe + ": the disk does not take it"));
+  stuck.reset();
 }
 
 }  // namespace
