@@ -73,6 +73,12 @@ std::string why_no_host(std::string_view name) {
 
 }  // namespace
 
+bool is_loopback(const std::string& address) {
+  in_addr numeric;
+  return address == "::1" ||
+         (address.starts_with("127.") && ::inet_pton(AF_INET, address.c_str(), &numeric) == 1);
+}
+
 std::string host_and_port(const std::string& host, int port) {
   if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
   return fmt::format("{}:{}", host, port);

@@ -19,10 +19,9 @@ struct HostPort {
 // As people write it: node0:29400, or [fd00::1]:29400 for an IPv6 address.
 std::string host_and_port(const std::string& host, int port);
 
-// Whether a numeric address is a loopback address.
-inline bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
-}
+// Whether a numeric address is a loopback address. False for a name: 127.example.com may be any
+// machine.
+bool is_loopback(const std::string& address);
 
 // HOST:PORT, [V6]:PORT; with a `default_port` also HOST, [V6] and V6. The port is at least
 // `least_port`. kInvalidArgument: the message says what is wrong; the caller adds the text, and

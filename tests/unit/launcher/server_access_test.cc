@@ -314,6 +314,7 @@ TEST(LoopbackTest, IsThisMachine) {
   EXPECT_TRUE(is_loopback("127.9.9.9"));
   EXPECT_TRUE(is_loopback("::1"));
   EXPECT_FALSE(is_loopback("10.127.0.1"));
+  EXPECT_FALSE(is_loopback("127.evil.example"));
   EXPECT_FALSE(is_loopback("::2"));
   EXPECT_FALSE(is_loopback(""));
 }

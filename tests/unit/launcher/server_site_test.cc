@@ -111,8 +111,8 @@ TEST(HttpRequests, KnowTheNamesOfThisMachine) {
     request.host = host;
     EXPECT_TRUE(request.names_this_machine()) << host;
   }
-  for (const char* host :
-       {"evil.example", "evil.example:1", "localhost.evil.example", "10.0.0.1"}) {
+  for (const char* host : {"evil.example", "evil.example:1", "localhost.evil.example", "10.0.0.1",
+                           "127.evil.example:29400", "127.0.0.1.evil.example", "127.0.0.1.1"}) {
     request.host = host;
     EXPECT_FALSE(request.names_this_machine()) << host;
   }
