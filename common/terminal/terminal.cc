@@ -28,8 +28,14 @@ int rows(int fd) {
 }
 
 std::string harmless(std::string text) {
+  char before = 0;
   for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+    const auto byte = static_cast<unsigned char>(c);
+    // U+0080 to U+009F are control characters, too: U+009B begins a command as ESC [ does.
+    const bool is_c1 = before == '\xC2' && byte >= 0x80 && byte <= 0x9F;
+    before = c;
+    if (is_c1) (&c)[-1] = ' ';
+    if (is_c1 || byte < 0x20 || byte == 0x7F) c = ' ';
   }
   return text;
 }

@@ -93,9 +93,13 @@ TEST(TopScreen, NoLineIsLongerThanTheTerminal) {
 TEST(TopScreen, TextOfOthersCommandsNoTerminal) {
   json hostile = job();
   hostile["program"] = "\x1b[2Jrm";
-  hostile["nodes"]["n0"]["waits"] = {"\x1b]0;x\x07"};
-  for (const std::string& line : texts(top_screen(hostile, {})))
+  hostile["nodes"]["n0"]["waits"] = {"\x1b]0;x\x07",
+                                     "\xC2\x9B"
+                                     "2J"};
+  for (const std::string& line : texts(top_screen(hostile, {}))) {
     EXPECT_EQ(line.find_first_of("\x1b\x07"), std::string::npos) << line;
+    EXPECT_EQ(line.find("\xC2\x9B"), std::string::npos) << line;
+  }
 }
 
 TEST(Sparklines, CoverTheWholeTime) {
