@@ -143,16 +143,18 @@ void Job::start_round() {
   const auto by_rank = assign_group_ranks(choose_members(std::move(candidates), limit));
 
   phase_ = Phase::kRunning;
+  for (auto& [node_id, node] : nodes_) {  // Spares, too: what they did in a round is over.
+    node.step = -1;
+    node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    node.total_steps = 0;
+    node.pace = {};
+  }
   std::vector<Member> members;
   std::vector<wire::Member> infos;
   Rank next_rank = 0;
   bool needs_own_store = false;
   for (const Candidate& candidate : by_rank) {
-    Node& node = nodes_.at(candidate.node_id);
-    node.step = -1;
-    node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
-    node.total_steps = 0;
-    node.pace = {};
+    const Node& node = nodes_.at(candidate.node_id);
     Member member;
     member.info = {.node_id = candidate.node_id,
                    .host = candidate.host,

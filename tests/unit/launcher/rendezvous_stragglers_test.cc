@@ -138,6 +138,9 @@ TEST_F(Stragglers, ASpareTakesThePlaceAndNothingIsCharged) {
   EXPECT_THAT(members(), ElementsAre("a", "d", "c")) << "d has b's rank";
   EXPECT_EQ(last<wire::RoundStart>(nodes_["d"]).restarts, 0);
   EXPECT_THAT(last<wire::Waiting>(nodes_["b"]).text, HasSubstr("this node is a spare"));
+  // The new round begins at a checkpoint: what b has reached is of the round before.
+  const JobStatus job = core.status(now).front();
+  for (const NodeStatus& of : job.nodes) EXPECT_EQ(of.step, -1) << of.host;
 }
 
 TEST_F(Stragglers, WithoutACommitTheChangeComesAtTheLimit) {
