@@ -120,6 +120,7 @@ bool is_taken(std::string_view lane) {
 }  // namespace
 
 std::string runtime::program_lane(std::string_view lane) {
+  if (lane.empty() || lane.front() == '\0') return "program";  // An operation's lane is empty.
   return is_taken(lane) ? "program " + std::string(lane) : std::string(lane);
 }
 

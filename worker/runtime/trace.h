@@ -19,7 +19,7 @@ void trace_span(std::string_view lane, std::string_view name, TimePoint begin, T
 
 // The round's ring, which `owner` keeps alive; the one before is let go.
 void trace_into(std::shared_ptr<void> owner, wire::TraceRing& ring);
-// The row for a program's spans: `lane`, unless that is one of libddp's own.
+// The row for a program's spans: `lane`, unless that is empty or one of libddp's own.
 std::string program_lane(std::string_view lane);
 // The process has left the round.
 void trace_nowhere();

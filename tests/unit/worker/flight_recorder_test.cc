@@ -19,6 +19,7 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 #include "tests/support/sanitizer.h"
+#include "worker/runtime/trace.h"
 
 namespace ddp::runtime {
 namespace {
@@ -210,6 +211,15 @@ TEST(FlightRecorder, IsWrittenAsJsonLines) {
   EXPECT_EQ(json["type"], "bf16");
   EXPECT_EQ(json["state"], "failed");
   EXPECT_EQ(json["sequence"], 3);
+}
+
+// A span without a row is an operation of the group, and a program's is none.
+TEST(ProgramLane, IsNoneOfLibddpsOwn) {
+  EXPECT_EQ(program_lane(""), "program");
+  EXPECT_EQ(program_lane(std::string_view("\0x", 2)), "program");
+  EXPECT_EQ(program_lane("step"), "program step");
+  EXPECT_EQ(program_lane("bucket 0 of 4"), "program bucket 0 of 4");
+  EXPECT_EQ(program_lane("input"), "input");
 }
 
 }  // namespace
