@@ -9,6 +9,7 @@
 #include "common/auth/handshake.h"
 #include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
+#include "common/net/name_lookup.h"
 #include "common/net/socket_options.h"
 #include "common/process/user_gate.h"
 #include "common/wire/frame.h"
@@ -24,17 +25,17 @@ namespace {
 // later events are ignored.
 struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<ConnectAttempt> {
   ConnectAttempt(asio::io_context& io, const std::string& host, int port)
-      : socket(io), resolver(io), limit(io), share(io), where(host_and_port(host, port)) {}
+      : socket(io), lookup(io), limit(io), share(io), where(host_and_port(host, port)) {}
 
   tcp::socket socket;
-  tcp::resolver resolver;
+  NameLookup lookup;
   Timer limit;
   Timer share;  // Of an address that is not the last one.
   std::string where;
   std::chrono::milliseconds timeout{};
   TimePoint deadline;
   FrameConnection::ConnectCallback callback;
-  std::vector<tcp::endpoint> endpoints;
+  Endpoints endpoints;
   std::size_t next = 0;
   std::error_code last_error;
   // Once connected. The event loop keeps the stream, and the stream this object, its handler.
@@ -71,18 +72,12 @@ void ConnectAttempt::begin(const std::string& host, int port) {
     asio::post(socket.get_executor(), [self = shared_from_this()] { self->connect_next(); });
     return;
   }
-  resolver.async_resolve(
-      host, std::to_string(port), tcp::resolver::numeric_service,
-      [self = shared_from_this(), host](const std::error_code& failure,
-                                        const tcp::resolver::results_type& results) {
-        if (!self->callback) return;
-        if (failure) {
-          return self->finish(make_error(Errc::kNotFound, "host name '{}' does not resolve: {}",
-                                         host, failure.message()));
-        }
-        for (const auto& entry : results) self->endpoints.push_back(entry.endpoint());
-        self->connect_next();
-      });
+  lookup.ask(host, port, [self = shared_from_this()](Result<Endpoints> found) {
+    if (!self->callback) return;
+    if (!found) return self->finish(found.error());
+    self->endpoints = *std::move(found);
+    self->connect_next();
+  });
 }
 
 void ConnectAttempt::connect_next() {
@@ -221,7 +216,7 @@ void ConnectAttempt::finish(Result<std::shared_ptr<FrameConnection>> result) {
   auto run = std::exchange(callback, nullptr);
   limit.cancel();
   share.cancel();
-  resolver.cancel();
+  lookup.cancel();
   std::error_code ignored;
   socket.close(ignored);
   // Held here, because closing releases the handler, which is this object.
