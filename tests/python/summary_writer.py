@@ -53,6 +53,11 @@ def a_training_that_goes_on_leaves_each_step_once(folder):
     assert read_scalars(file_of(folder))["accuracy"] == whole["accuracy"][:2]
     ddp_run.SummaryWriter(folder, purge_step=0)
     assert read_scalars(file_of(folder)) == {}
+    for first in (0, 1):  # Steps may be counted from 0.
+        with ddp_run.SummaryWriter(folder, purge_step=first) as writer:
+            for step in range(first, 3):
+                writer.add_scalar("loss", 0.5, step)
+    assert read_scalars(file_of(folder)) == {"loss": [[0, 0.5], [1, 0.5], [2, 0.5]]}
 
 
 def refused(kind, words, call):

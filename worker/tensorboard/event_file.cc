@@ -1,6 +1,7 @@
 #include "worker/tensorboard/event_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ Result<EventFile> EventFile::open(const std::string& folder, std::int64_t last_s
   const File file(std::fopen(path.c_str(), "re"));
   if (!file && errno != ENOENT) return io_error(path, "open", errno);
   StepsUpTo found;
-  if (file && last_step > 0) {
+  if (file && last_step >= 0) {
     Result<StepsUpTo> scanned = find_steps_up_to(file.get(), last_step);
     if (!scanned) {
       return make_error(scanned.error().code, "{}: {}; move the file away or choose another folder",
@@ -117,7 +118,13 @@ Result<void> EventFile::add_late(std::int64_t step, const Scalar& scalar) {
 }
 
 Result<void> EventFile::append(std::string_view event) {
-  return write_all(file_.get(), record_of(event), path_);
+  struct stat before {};
+  if (::fstat(file_.get(), &before) != 0) return io_error(path_, "look at", errno);
+  Result<void> written = write_all(file_.get(), record_of(event), path_);
+  // A full disk may have taken a part, behind which no reader would find another record.
+  if (!written && ::ftruncate(file_.get(), before.st_size) != 0)
+    return io_error(path_, "shorten", errno);
+  return written;
 }
 
 }  // namespace ddp::tensorboard

@@ -28,14 +28,16 @@ namespace ddp::tensorboard {
 class EventFile {
  public:
   static constexpr std::int64_t kKeepAll = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t kKeepNone = -1;  // The training begins: the file is emptied.
 
   // Makes the folder and the file if they are not there. last_step: the step after which the
-  // training goes on; 0: it begins, and the file is emptied. kIo with the path. kCorrupt if the
-  // file is no event file; it is left as it is.
+  // training goes on, or one of the above. kIo with the path. kCorrupt if the file is no event
+  // file; it is left as it is.
   static Result<EventFile> open(const std::string& folder, std::int64_t last_step);
 
   // What the file had of last_step when it was opened is not written again: a training that is
-  // resumed may repeat what followed the step. kIo with the path; what was written before stays.
+  // resumed may repeat what followed the step. kIo with the path; what was written before stays,
+  // and nothing of this record, so that a later one may be added once the disk has room.
   Result<void> add(std::int64_t step, std::span<const Scalar> scalars);
   // For a curve whose points become known only after their steps, in the order of the steps, and
   // then perhaps again by the next process. Does nothing if the curve has this step or a later one.

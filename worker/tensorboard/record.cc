@@ -118,8 +118,6 @@ Result<StepsUpTo> find_steps_up_to(std::FILE* file, std::int64_t last_step) {
         found.ranges.push_back({place, end});
       else
         found.ranges.back().end = end;
-    }
-    if (event->step <= last_step) {
       for (const std::string& tag : event->tags) {
         std::int64_t& newest = found.newest.try_emplace(tag, event->step).first->second;
         newest = std::max(newest, event->step);

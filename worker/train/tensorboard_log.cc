@@ -9,7 +9,7 @@ using tensorboard::Scalar;
 
 Result<TensorBoardLog> TensorBoardLog::open(const std::string& folder, std::int64_t last_step,
                                             std::int64_t every) {
-  auto file = EventFile::open(folder, last_step);
+  auto file = EventFile::open(folder, last_step > 0 ? last_step : EventFile::kKeepNone);
   if (!file) return file.error();
   return TensorBoardLog(*std::move(file), every);
 }

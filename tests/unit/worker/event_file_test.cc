@@ -13,6 +13,7 @@
 
 #include "common/base/errc.h"
 #include "tests/support/event_points.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 #include "worker/tensorboard/crc32c.h"
 #include "worker/tensorboard/record.h"
@@ -63,7 +64,7 @@ TEST(Crc32c, IsThatOfIscsi) {
 
 TEST_F(EventFileTest, AResumedTrainingLeavesEachStepOnce) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     for (std::int64_t step : {2, 4, 6, 8}) add(file, step, {"loss", "lr"});
   }
   EventFile file = open(5);
@@ -75,18 +76,43 @@ TEST_F(EventFileTest, AResumedTrainingLeavesEachStepOnce) {
 
 TEST_F(EventFileTest, ATrainingThatBeginsEmptiesTheFile) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     add(file, 2, {"loss"});
   }
-  EventFile file = open(0);
+  EventFile file = open(EventFile::kKeepNone);
   EXPECT_THAT(points(), ElementsAre());
   EXPECT_THAT(text(), HasSubstr("brain.Event:2"));
+}
+
+TEST_F(EventFileTest, AStepZeroIsAStep) {
+  {
+    EventFile file = open(EventFile::kKeepNone);
+    for (std::int64_t step : {0, 1}) add(file, step, {"loss"});
+  }
+  EventFile file = open(0);
+  add(file, 1, {"loss"});
+  EXPECT_THAT(points(), ElementsAre("0 loss", "1 loss"));
+}
+
+// A full disk takes the beginning of a record. Once there is room, what follows must be readable.
+TEST_F(EventFileTest, WhatAFullDiskCutsIsTakenBack) {
+  EventFile file = open(EventFile::kKeepNone);
+  add(file, 1, {"loss"});
+  const Scalar scalar{"loss", 0.5};
+  {
+    const test::FileSizeLimit full(std::filesystem::file_size(path_) + 7);
+    const auto written = file.add(2, {&scalar, 1});
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code, Errc::kIo);
+  }
+  add(file, 3, {"loss"});
+  EXPECT_THAT(points(), ElementsAre("1 loss", "3 loss"));
 }
 
 // As with a scalar that is counted in epochs beside others that are counted in steps.
 TEST_F(EventFileTest, StepsThatWereNotWrittenInOrderAreKept) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     for (std::int64_t step : {2, 4, 1, 6, 8, 2, 10}) add(file, step, {"loss"});
   }
   EventFile file = open(4);
@@ -106,7 +132,7 @@ TEST_F(EventFileTest, AllCanBeKept) {
 
 TEST_F(EventFileTest, AScalarThatTheStepHasIsNotWrittenAgain) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     add(file, 4, {"loss", "accuracy"});
   }
   EventFile file = open(4);
@@ -118,7 +144,7 @@ TEST_F(EventFileTest, AScalarThatTheStepHasIsNotWrittenAgain) {
 // As the time that a checkpoint took, which the next process may know from the checkpoint.
 TEST_F(EventFileTest, APointThatComesLateIsWrittenOnceWhoeverBringsIt) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     for (std::int64_t step : {4, 8}) {
       add(file, step + 2, {"loss"});
       ASSERT_TRUE(file.add_late(step, {"write", 0.5}));
@@ -141,7 +167,7 @@ TEST_F(EventFileTest, APointThatComesLateIsWrittenOnceWhoeverBringsIt) {
 TEST_F(EventFileTest, APartOfARecordAtTheEndIsCutOff) {
   std::string whole;
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     add(file, 2, {"loss"});
     whole = text();
     add(file, 4, {"loss"});
@@ -161,7 +187,7 @@ TEST_F(EventFileTest, APartOfARecordAtTheEndIsCutOff) {
 
 TEST_F(EventFileTest, ABadRecordIsRefusedAndTheFileIsLeftAsItIs) {
   {
-    EventFile file = open(0);
+    EventFile file = open(EventFile::kKeepNone);
     for (std::int64_t step : {2, 4, 6}) add(file, step, {"loss"});
   }
   const std::string good = text();
@@ -183,7 +209,7 @@ TEST_F(EventFileTest, ABadRecordIsRefusedAndTheFileIsLeftAsItIs) {
 
 TEST_F(EventFileTest, AFolderThatCannotBeMadeIsNamed) {
   std::ofstream(temporary_.path() / "made") << "a file";
-  const Error error = refusal(0);
+  const Error error = refusal(EventFile::kKeepNone);
   EXPECT_EQ(error.code, Errc::kIo);
   EXPECT_THAT(error.message, HasSubstr(folder_));
 }

@@ -21,7 +21,8 @@ TensorBoardLogger::TensorBoardLogger(std::string save_dir)
 TensorBoardLogger::~TensorBoardLogger() = default;
 
 void TensorBoardLogger::begin(const TrainingPlace& place) {
-  auto file = tensorboard::EventFile::open(impl_->save_dir, place.step);
+  using tensorboard::EventFile;
+  auto file = EventFile::open(impl_->save_dir, place.step > 0 ? place.step : EventFile::kKeepNone);
   if (!file) throw std::runtime_error(file.error().message);
   impl_->file = *std::move(file);
   impl_->epoch_at = -1;

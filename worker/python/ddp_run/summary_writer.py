@@ -32,11 +32,11 @@ class SummaryWriter:
 
     def __init__(self, log_dir: str | os.PathLike[str], purge_step: int | None = None, *, checkpoints: "Checkpointer | None" = None) -> None:
         self.log_dir = os.fspath(log_dir)
-        last = None if purge_step is None else max(_step("purge_step", purge_step) - 1, 0)
+        last = None if purge_step is None else _step("purge_step", purge_step) - 1
         self._file = _native.EventFile(self.log_dir, last)
         self._lock = threading.Lock()
         if checkpoints is not None:
-            checkpoints._write_times_to(self._file, last or 0)
+            checkpoints._write_times_to(self._file, max(last or 0, 0))
 
     def add_scalar(self, tag: str, scalar_value: float | torch.Tensor, global_step: int) -> None:
         """One point of the curve `tag`. A tensor must have one element; it is read, which waits for its device."""
