@@ -400,6 +400,36 @@ TEST_F(AsyncCheckpointTest, TimesAreToldBeforeTheCheckpointCanBeLoadedAndOnceItI
   }
 }
 
+// As if the disk of the curves were full.
+TEST_F(AsyncCheckpointTest, WhoCannotRecordATimeCostsNoCheckpoint) {
+  for (const bool asynchronous : {true, false}) {
+    TempDir folder;
+    CheckpointOptions chosen;
+    chosen.directory = folder.path();
+    chosen.asynchronous = asynchronous;
+    run_ranks({2}, [&](const GroupPtr& group) {
+      Net net;
+      Checkpointer checkpointer(chosen, group);
+      checkpointer.add_module("net", net);
+      const auto fail = [](std::int64_t, double) { throw std::runtime_error("the disk is full"); };
+      checkpointer.tell_times({.held = fail, .written = fail});
+      ASSERT_TRUE(checkpointer.prepare());
+      ASSERT_TRUE(checkpointer.save(4));
+      EXPECT_THAT(checkpointer.warnings(),
+                  group->rank() == 0
+                      ? Contains(HasSubstr("step 4 took is not recorded: the disk is full"))
+                      : testing::Matcher<std::vector<std::string>>(IsEmpty()));
+      ASSERT_TRUE(checkpointer.save(8));
+      const auto last = checkpointer.wait();
+      ASSERT_TRUE(last);
+      EXPECT_EQ(last->step, 8);
+      const auto loaded = checkpointer.load_latest();
+      ASSERT_TRUE(loaded);
+      EXPECT_EQ(loaded->step, 8);
+    });
+  }
+}
+
 TEST_F(AsyncCheckpointTest, TheTimeOfASaveOfAnEarlierRoundIsTold) {
   const auto writer = std::make_shared<CheckpointWriter>();
   Net net;

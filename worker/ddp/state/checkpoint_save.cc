@@ -190,14 +190,25 @@ void Checkpointer::Impl::note_earlier(FinishedSave save, std::int64_t before_ste
   for (std::string& line : save.result->warnings) warnings.push_back(std::move(line));
 }
 
-void Checkpointer::Impl::tell_held() const {
-  if (group->rank() != 0 || !times.held) return;
+void Checkpointer::Impl::tell_held() {
   const std::chrono::duration<double> seconds = Clock::now() - pending_->begun;
-  times.held(pending_->step, seconds.count());
+  tell(times.held, pending_->step, seconds.count());
 }
 
-void Checkpointer::Impl::tell_written(std::int64_t step, double seconds) const {
-  if (group->rank() == 0 && times.written) times.written(step, seconds);
+void Checkpointer::Impl::tell_written(std::int64_t step, double seconds) {
+  tell(times.written, step, seconds);
+}
+
+// Whoever cannot record it costs neither the checkpoint nor the ranks' agreement on where they are.
+void Checkpointer::Impl::tell(const std::function<void(std::int64_t, double)>& listener,
+                              std::int64_t step, double seconds) {
+  if (group->rank() != 0 || !listener) return;
+  try {
+    listener(step, seconds);
+  } catch (const std::exception& error) {
+    warnings.push_back(fmt::format("how long the checkpoint of step {} took is not recorded: {}",
+                                   step, error.what()));
+  }
 }
 
 void Checkpointer::Impl::tell_newest(std::int64_t step) const {

@@ -68,7 +68,7 @@ struct SaveReport {
 };
 
 // Who is told how long each checkpoint takes. On rank 0 alone, by the training thread, within the
-// calls of the Checkpointer; so neither may be collective.
+// calls of the Checkpointer; so neither may be collective. One that throws is a warning.
 struct CheckpointTimes {
   // For so many seconds save() has held the training up. Told before anybody can load the
   // checkpoint: whatever is killed and when, either it was told or there is no checkpoint.

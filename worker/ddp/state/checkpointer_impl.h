@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,8 +61,10 @@ struct Checkpointer::Impl : RegisteredState {
   std::string lack_of_memory(std::uint64_t bytes);
   Result<void> compare_registrations(const Share& share);
   void gather_parts(Share& share);
-  void tell_held() const;
-  void tell_written(std::int64_t step, double seconds) const;
+  void tell_held();
+  void tell_written(std::int64_t step, double seconds);
+  void tell(const std::function<void(std::int64_t, double)>& listener, std::int64_t step,
+            double seconds);
   bool copy_share(const Share& share);
   void write_in_background(const Share& share);
   void write_now(const Share& share);
