@@ -132,6 +132,33 @@ TEST(Engine, GoesOnFromACheckpointWithTheSameBytes) {
   }
 }
 
+// Its batch of 12 takes two backwards of two workers, and four of one.
+TEST(Engine, AnotherNumberOfWorkersDoesAllBackwardsOfAnUpdate) {
+  json same_batch = config(0);
+  same_batch.erase("gradient_accumulation_steps");
+  same_batch["train_batch_size"] = 12;
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    const auto model = new_model();
+    auto engine = initialize(model, model->parameters(), same_batch, group);
+    train(engine, group->rank(), 2);
+    EXPECT_EQ(engine.global_steps(), 1);
+    engine.save_checkpoint(folder.path());
+    engine.wait_for_checkpoint();
+  });
+  run_ranks({1}, [&](const GroupPtr& group) {
+    const auto model = new_model();
+    auto engine = initialize(model, model->parameters(), same_batch, group);
+    ASSERT_TRUE(engine.load_checkpoint(folder.path()));
+    engine.save_checkpoint(folder.path());  // Not between the backwards of one update.
+    engine.wait_for_checkpoint();
+    train(engine, 0, 5);
+    EXPECT_EQ(engine.global_steps(), 1);
+    train(engine, 0, 6);
+    EXPECT_EQ(engine.global_steps(), 2);
+  });
+}
+
 TEST(Engine, ComputesInBFloat16AndUpdatesInFull) {
   run_ranks({2}, [](const GroupPtr& group) {
     json settings = config(0);

@@ -143,7 +143,7 @@ EngineCore::~EngineCore() = default;
 double EngineCore::loss_scale() const { return scaler_->scale(); }
 
 bool EngineCore::is_gradient_accumulation_boundary() const {
-  return (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
+  return backwards_ + 1 >= config_.gradient_accumulation_steps;
 }
 
 void EngineCore::begin_forward() {
@@ -173,7 +173,9 @@ void EngineCore::step() {
     no_sync_.reset();
     const bool updates = is_gradient_accumulation_boundary();
     ++micro_steps_;
+    ++backwards_;
     if (!updates) return;
+    backwards_ = 0;
     update();
   }
   if ((global_steps_ + skipped_steps_) % config_.steps_per_print == 0) print();
@@ -286,7 +288,7 @@ Checkpointer& EngineCore::checkpointer(const std::string& directory) {
 }
 
 nlohmann::json EngineCore::state() const {
-  if (micro_steps_ % config_.gradient_accumulation_steps != 0 || went_backward_) {
+  if (backwards_ != 0 || went_backward_) {
     throw std::logic_error(
         "the engine is between the backwards of one update; save and commit after the step() for "
         "which is_gradient_accumulation_boundary() was true");
@@ -304,6 +306,7 @@ void EngineCore::load_state(const nlohmann::json& saved) {
   skipped_steps_ = saved.at("skipped_steps").get<std::int64_t>();
   micro_steps_ = saved.at("micro_steps").get<std::int64_t>();
   client_state_ = saved.at("client_state");
+  backwards_ = 0;
   set_rate();
 }
 

@@ -103,6 +103,9 @@ class EngineCore {
   std::vector<double> base_rates_;  // Of the optimizer's groups.
   std::optional<NoSync> no_sync_;   // From a forward that is not the step's last until its step().
   bool went_backward_ = false;
+  // Of this update. Not what micro_steps_ leaves: another number of workers has another number of
+  // them for the same batch.
+  std::int64_t backwards_ = 0;
   std::int64_t micro_steps_ = 0;
   std::int64_t global_steps_ = 0;
   std::int64_t skipped_steps_ = 0;
