@@ -1,12 +1,14 @@
 #include "worker/ddp/trainer/logger.h"
 
 #include <cmath>
+#include <sstream>
 #include <stdexcept>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/json_text.h"
+#include "common/process/write_file.h"
 
 namespace ddp {
 namespace {
@@ -23,7 +25,9 @@ nlohmann::ordered_json number(double value) {
 
 // Leaves the lines up to that step. The last one may be half of one.
 void JsonLogger::keep_lines(std::int64_t step) {
-  std::ifstream file(path_);
+  std::ostringstream old;
+  old << std::ifstream(path_, std::ios::binary).rdbuf();
+  std::istringstream file(old.str());
   std::string kept;
   for (std::string line; step > 0 && std::getline(file, line) && !file.eof();) {
     const auto values = parse_json_or_discard(line);
@@ -34,8 +38,9 @@ void JsonLogger::keep_lines(std::int64_t step) {
     if (values.contains("epoch")) continue;
     for (const auto& [name, value] : values.items()) newest_[name] = of;
   }
-  file_ = std::ofstream(path_, std::ios::trunc);
-  file_ << kept << std::flush;
+  // Replaced as a whole: this process may be killed meanwhile.
+  if (kept != old.str() && !write_file(path_.string(), kept)) fail(path_);
+  file_ = std::ofstream(path_, std::ios::app);
 }
 
 void JsonLogger::begin(const TrainingPlace& place) {
