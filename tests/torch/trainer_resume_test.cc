@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/event_points.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/torch/trainer_fixture.h"
 #include "worker/ddp/state/load_tensors.h"
@@ -109,17 +110,69 @@ TEST(Trainer, GoesOnAfterAnyUpdateWithTheSameBytes) {
   }
 }
 
+// An epoch of 46 samples is 16 updates of one worker and 8 of two.
+TEST(Trainer, AnotherNumberOfWorkersEndsTheEpochWithoutLosingASample) {
+  struct Case {
+    int first, then;
+    std::int64_t updates, all;
+  };
+  for (const Case& each : {Case{1, 2, 12, 12 + 2 + 16}, Case{2, 1, 4, 4 + 8 + 32}}) {
+    const TempDir folder;
+    const auto train = [&](const GroupPtr& group, std::int64_t max_steps) {
+      TrainerOptions options = options_for(group);
+      options.default_root_dir = folder.path();
+      options.max_steps = max_steps;
+      Trainer trainer(options);
+      trainer.fit(std::make_shared<Net>(), loader());
+      EXPECT_EQ(trainer.total_epochs(), max_steps > 0 ? 1 : 3);
+      EXPECT_EQ(trainer.total_steps(), max_steps > 0 ? max_steps : each.all);
+      EXPECT_EQ(trainer.place().step, trainer.total_steps());
+    };
+    run_ranks({each.first}, [&](const GroupPtr& group) { train(group, each.updates); });
+    run_ranks({each.then}, [&](const GroupPtr& group) { train(group, -1); });
+  }
+}
+
+// With drop_last the samples that two workers have left may be too few for four.
+TEST(Trainer, AnEpochThatIsOverForMoreWorkersHasItsValidation) {
+  const TempDir folder;
+  const auto train = [&](const GroupPtr& group, std::int64_t max_steps) {
+    TrainerOptions options = options_for(group);
+    options.default_root_dir = folder.path();
+    options.max_epochs = 1;
+    options.max_steps = max_steps;
+    options.callbacks = {
+        std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "val_loss"})};
+    Trainer trainer(options);
+    const auto net = std::make_shared<Net>();
+    trainer.fit(net, loader(kSamples, true), loader(20));
+    EXPECT_EQ(trainer.place().step, 6);
+    return net->validations;
+  };
+  run_ranks({2}, [&](const GroupPtr& group) { EXPECT_EQ(train(group, 6), 0); });
+  run_ranks({4}, [&](const GroupPtr& group) { EXPECT_GT(train(group, -1), 0); });
+}
+
 TEST(Trainer, TheBestAndTheLastModelCanBeTested) {
   const TempDir folder;
   run_ranks({2}, [&](const GroupPtr& group) {
     TrainerOptions options = options_for(group);
     options.default_root_dir = folder.path();
     // The first validation is the best.
-    options.callbacks = {std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.monitor = "val_loss", .mode = "max"})};
+    const auto saves = std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.monitor = "val_loss", .mode = "max"});
+    options.callbacks = {saves};
     Trainer trainer(options);
     const auto net = std::make_shared<Net>();
     trainer.fit(net, loader(), loader(20, false, 2));
+    {
+      // As work that was lost may have left, if the training went on with other numbers of steps.
+      Checkpointer lost({.directory = saves->directory_in(folder.path()), .asynchronous = false},
+                        group);
+      lost.add_module("model", *net);
+      ASSERT_TRUE(lost.prepare());
+      ASSERT_TRUE(lost.save(1'000));
+    }
     const double last = trainer.metrics().at("val_loss");
     const auto other = std::make_shared<Net>();
     const double best = trainer.test(other, loader(20, false, 2), "best").at("val_loss");
@@ -179,6 +232,12 @@ TEST(Trainer, TheLogGoesOnWhereTheTrainingDoes) {
   JsonLogger logger(path);
   logger.begin({.epoch = 0, .step = 3});
   log_until(logger, 4, 5);
+  EXPECT_EQ(text_of(path), whole);
+  {
+    // A process that cannot write them again, or is killed meanwhile, loses none of the lines.
+    const FileSizeLimit full(7);
+    EXPECT_THROW(logger.begin({.epoch = 0, .step = 3}), std::runtime_error);
+  }
   EXPECT_EQ(text_of(path), whole);
   logger.begin({});
   EXPECT_EQ(text_of(path), "");

@@ -206,8 +206,65 @@ TEST(Trainer, StopsEarly) {
       EXPECT_EQ(trainer.place().epoch, each.epochs) << each.reason;
       EXPECT_THAT(trainer.stop_reason(), HasSubstr(each.reason));
       EXPECT_EQ(stopping->reason(), trainer.stop_reason());
+      EarlyStopping resumed(each.options);
+      resumed.load_state(stopping->state());
+      EXPECT_EQ(resumed.reason(), stopping->reason());
     });
   }
+}
+
+TEST(Trainer, AMonitorWaitsForTheFirstValidation) {
+  run_ranks({2}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.max_epochs = 6;
+    options.check_val_every_n_epoch = 2;
+    const auto stopping =
+        std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "score", .patience = 1});
+    options.callbacks = {stopping};
+    Trainer trainer(options);
+    trainer.fit(std::make_shared<Scripted>(std::vector<double>{3, 4, 1}), loader(), loader(4));
+    EXPECT_EQ(trainer.place().epoch, 4) << trainer.stop_reason();
+  });
+}
+
+// As one freezes batch norms.
+TEST(Trainer, AValidationLeavesFrozenPartsFrozen) {
+  struct Freezes final : Callback {
+    std::string name() const override { return "Freezes"; }
+    void on_fit_start(Trainer& /*trainer*/, TrainerModule& module) override {
+      dynamic_cast<Net&>(module).inner->eval();
+    }
+  };
+  run_ranks({1}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.callbacks = {std::make_shared<Freezes>()};
+    const auto net = std::make_shared<Net>();
+    Trainer(options).fit(net, loader(), loader());
+    EXPECT_GT(net->validations, 0);
+    EXPECT_FALSE(net->inner->is_training());
+    EXPECT_TRUE(net->is_training());
+  });
+}
+
+// Of 13 samples one is left for the second step. The ranks without compute with one that counts
+// already.
+TEST(Trainer, ASampleOfAnotherRankIsNotLogged) {
+  struct Logs final : Net {
+    explicit Logs(Rank of) : rank(of) {}
+    at::Tensor training_step(const Batch& batch, std::int64_t index) override {
+      log("seen", rank > 0 && index == 1 ? 100.0 : 1.0,
+          {.batch_size = static_cast<double>(batch[0].size(0))});
+      return Net::training_step(batch, index);
+    }
+    Rank rank;
+  };
+  run_ranks({4}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.max_epochs = 1;
+    Trainer trainer(options);
+    trainer.fit(std::make_shared<Logs>(group->rank()), loader(13));
+    EXPECT_EQ(trainer.metrics().at("seen_epoch"), 1);
+  });
 }
 
 TEST(Trainer, ComputesInBFloat16AndUpdatesInFull) {

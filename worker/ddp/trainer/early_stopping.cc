@@ -44,12 +44,14 @@ void EarlyStopping::look_at(Trainer& trainer, double value) {
 nlohmann::json EarlyStopping::state() const {
   nlohmann::json saved = MonitorCallback::state();
   saved["wait"] = wait_;
+  saved["reason"] = reason_;
   return saved;
 }
 
 void EarlyStopping::load_state(const nlohmann::json& saved) {
   MonitorCallback::load_state(saved);
   wait_ = saved.at("wait").get<std::int64_t>();
+  reason_ = saved.value("reason", "");
 }
 
 }  // namespace ddp

@@ -1,5 +1,9 @@
 #include "worker/ddp/trainer/evaluation.h"
 
+#include <cstddef>
+#include <memory>
+#include <vector>
+
 #include <ATen/core/grad_mode.h>
 
 #include "worker/data/sampler.h"
@@ -9,20 +13,23 @@
 namespace ddp::trainer {
 namespace {
 
-// The module in evaluation mode.
+// The module in evaluation mode. Afterwards each part has its own mode again: some may be frozen.
 class EvaluationMode {
  public:
-  explicit EvaluationMode(TrainerModule& module)
-      : module_(module), was_training_(module.is_training()) {
-    module_.eval();
+  explicit EvaluationMode(TrainerModule& module) : parts_(module.modules()) {
+    for (const auto& part : parts_) was_training_.push_back(part->is_training());
+    module.eval();
   }
-  ~EvaluationMode() { module_.train(was_training_); }
+  ~EvaluationMode() {
+    // train() is for a part and all below it, which follow here.
+    for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i]->train(was_training_[i]);
+  }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
-  TrainerModule& module_;
-  const bool was_training_;
+  std::vector<std::shared_ptr<torch::nn::Module>> parts_;
+  std::vector<bool> was_training_;
 };
 
 }  // namespace

@@ -24,8 +24,8 @@ struct Evaluation {
 };
 
 // Calls `step` for each batch of this rank, with the numbers of its samples, the module in
-// evaluation mode and without gradients; the module's mode is restored. Every sample is in one
-// batch of one rank. Collective at its end: returns what was logged, over all ranks.
+// evaluation mode and without gradients; the mode of each of its parts is restored. Every sample is
+// in one batch of one rank. Collective at its end: returns what was logged, over all ranks.
 using EvaluationStep = std::function<void(const Batch& batch, std::int64_t batch_index,
                                           std::span<const std::int64_t> samples)>;
 MetricValues evaluate(const Evaluation& evaluation, TrainerModule& module, ProcessGroup& group,

@@ -37,6 +37,10 @@ std::unique_ptr<Replica> make_replica(const Settings& settings,
                   settings.replica.comm_hook));
 }
 
+std::int64_t divided_up(std::int64_t number, std::int64_t by) {
+  return number / by + (number % by > 0 ? 1 : 0);
+}
+
 loop::Plan plan_of(const TrainerOptions& options, const DataLoader& train) {
   constexpr std::int64_t kUsualEpochs = 1000;  // Lightning's.
   constexpr auto kNoLimit = std::numeric_limits<std::int64_t>::max();
@@ -114,7 +118,6 @@ void FitLoop::register_values(State& state) {
         return nlohmann::json{{"epoch", state_.epoch},
                               {"step", state_.step},
                               {"position", state_.position},
-                              {"batches", state_.batches},
                               {"stopped", state_.stopped},
                               {"stop_reason", state_.stop_reason},
                               {"metrics", state_.metrics},
@@ -125,7 +128,6 @@ void FitLoop::register_values(State& state) {
         state_.epoch = saved.at("epoch").get<std::int64_t>();
         state_.step = saved.at("step").get<std::int64_t>();
         state_.position = saved.at("position").get<std::int64_t>();
-        state_.batches = saved.at("batches").get<std::int64_t>();
         state_.stopped = saved.at("stopped").get<bool>();
         state_.stop_reason = saved.at("stop_reason").get<std::string>();
         state_.metrics = saved.at("metrics").get<MetricValues>();
@@ -167,24 +169,46 @@ void FitLoop::resume(bool goes_on) {
   }
   const LoadReport report = value_of(loaded);
   if (!prints || report.step < 0) return;
-  for (const std::string& line : report.skipped) fmt::print(stderr, "Trainer: {}\n", line);
+  for (const auto* lines : {&report.skipped, &report.notes}) {
+    for (const std::string& line : *lines) fmt::print(stderr, "Trainer: {}\n", line);
+  }
   fmt::print(stderr, "Trainer: going on after update {} ({})\n", report.step, report.path);
+}
+
+// What has been done of the epoch may have been done by another number of workers, whose batches
+// had other numbers of samples. The sampler knows what is left.
+void FitLoop::find_place_in_epoch() {
+  sampler_->set_epoch(state_.epoch, state_.position);
+  state_.batches =
+      (sampler_->steps_per_epoch() - sampler_->steps_left()) * options().accumulate_grad_batches;
 }
 
 // For people: how much there is to do.
 void FitLoop::count_steps() {
   const std::int64_t accumulate = options().accumulate_grad_batches;
-  const std::int64_t updates = (batches_per_epoch() + accumulate - 1) / accumulate;
-  if (updates == 0) return;
-  const std::int64_t epochs = std::min(plan().max_epochs, (plan().max_steps - 1) / updates + 1);
-  state_.total_epochs = epochs;
-  state_.total_steps = std::min(plan().max_steps, epochs * updates);
+  const std::int64_t batches = batches_per_epoch();
+  if (batches == 0) return;
+  state_.total_epochs = plan().max_epochs;
+  state_.total_steps = state_.step;
+  if (is_over()) return;
+  const std::int64_t left =
+      std::min(sampler_->steps_left(),
+               divided_up(std::max<std::int64_t>(batches - state_.batches, 0), accumulate));
+  const std::int64_t updates = divided_up(batches, accumulate);
+  const std::int64_t most = plan().max_steps - state_.step;
+  const std::int64_t epochs_after =
+      std::min(plan().max_epochs - state_.epoch - 1,
+               divided_up(std::max<std::int64_t>(most - left, 0), updates));
+  state_.total_epochs = state_.epoch + 1 + epochs_after;
+  state_.total_steps += std::min(most, left + epochs_after * updates);
 }
 
 void FitLoop::run(std::shared_ptr<ProcessGroup> group, Logger* logger) {
   in_round(std::move(group), [&] {
     begin_round();
+    find_place_in_epoch();
     count_steps();
+    state_.validates = validates();
     if (logger != nullptr) logger->begin(state_);
     report_checkpoints();
     parts_.module->train();
@@ -233,7 +257,7 @@ bool FitLoop::after_step(const loop::StepReport& report) {
   call(&Callback::on_train_batch_end);
   const bool ends = state_.batches >= batches_per_epoch() || sampler_->steps_left() == 0;
   if (validation_is_due(before)) validate();
-  if (ends) end_epoch();
+  if (ends) close_epoch();
   return ends;
 }
 
@@ -256,11 +280,14 @@ void FitLoop::log_step() {
   parts_.trainer.log_metrics(values);
 }
 
+bool FitLoop::validates() const {
+  return parts_.validation != nullptr && options().limit_val_batches.of(1) > 0 &&
+         options().val_check_interval.of(batches_per_epoch()) > 0;
+}
+
 bool FitLoop::validation_is_due(std::int64_t batches_before) const {
-  if (parts_.validation == nullptr || options().limit_val_batches.of(1) == 0) return false;
-  if ((state_.epoch + 1) % options().check_val_every_n_epoch != 0) return false;
+  if (!validates() || (state_.epoch + 1) % options().check_val_every_n_epoch != 0) return false;
   const std::int64_t interval = options().val_check_interval.of(batches_per_epoch());
-  if (interval <= 0) return false;
   return state_.batches / interval > batches_before / interval;
 }
 
@@ -278,7 +305,15 @@ void FitLoop::validate() {
   call(&Callback::on_validation_end);
 }
 
+// More workers than before, with drop_last, have too few samples left for an update. So the update
+// before was the epoch's last, and what belongs to that has not been done.
 void FitLoop::end_epoch() {
+  state_.batches = batches_per_epoch();
+  if (validation_is_due(state_.batches - 1)) validate();
+  close_epoch();
+}
+
+void FitLoop::close_epoch() {
   MetricValues values;
   for (const auto& [name, value] : state_.sink.epoch.mean(group())) {
     values[name + "_epoch"] = value;

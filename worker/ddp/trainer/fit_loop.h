@@ -62,9 +62,12 @@ class FitLoop final : private loop::TrainingLoop {
   template <typename State>
   void register_values(State& state);
   void load_callbacks(const nlohmann::json& saved);
+  void find_place_in_epoch();
   void count_steps();
   void set_rates();
   void log_step();
+  void close_epoch();
+  bool validates() const;
   bool validation_is_due(std::int64_t batches_before) const;
   void validate();
   void call(Hook hook);

@@ -13,12 +13,14 @@ namespace ddp::trainer {
 // Where a training is, beside the module and its optimizer.
 struct FitState : loop::LoopState {
   // In every checkpoint.
-  std::int64_t batches = 0;  // Batches of the epoch that each rank has used.
   bool stopped = false;
   std::string stop_reason;
   MetricValues metrics;
   MetricValues validation_metrics;
   // Of this process.
+  // Batches of the epoch that each rank has used, or would have if there had always been so many.
+  std::int64_t batches = 0;
+  bool validates = false;
   LogSink sink;  // What this rank has logged; `epoch` is in checkpoints, by rank.
   bool logs_this_step = false;
   double last_loss = 0;

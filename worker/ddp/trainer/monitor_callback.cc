@@ -51,22 +51,20 @@ bool MonitorCallback::take(double value) {
 }
 
 void MonitorCallback::on_validation_end(Trainer& trainer, TrainerModule& /*module*/) {
-  validates_ = true;
   look_at(trainer, value_in(trainer.metrics()));
 }
 
 void MonitorCallback::on_train_epoch_end(Trainer& trainer, TrainerModule& /*module*/) {
-  if (!validates_) look_at(trainer, value_in(trainer.metrics()));
+  if (!trainer.validates()) look_at(trainer, value_in(trainer.metrics()));
 }
 
 nlohmann::json MonitorCallback::state() const {
-  nlohmann::json saved = {{"validates", validates_}};
+  nlohmann::json saved = nlohmann::json::object();
   if (best_) saved["best"] = *best_;
   return saved;
 }
 
 void MonitorCallback::load_state(const nlohmann::json& saved) {
-  validates_ = saved.at("validates").get<bool>();
   best_.reset();
   if (saved.contains("best")) best_ = saved.at("best").get<double>();
 }

@@ -37,7 +37,6 @@ class MonitorCallback : public Callback {
   bool is_max_;
   double min_delta_;
   std::optional<double> best_;
-  bool validates_ = false;
 };
 
 }  // namespace ddp::trainer

@@ -46,8 +46,10 @@ void check_loader(const DataLoader& loader, const char* what) {
 }
 
 // Loads the folder's checkpoint into the module.
-void load_module(TrainerModule& module, const std::string& directory) {
-  const LoadedTensors loaded = value_of(load_tensors(directory, {.names = {"model/*"}}));
+// step: -1 for the newest.
+void load_module(TrainerModule& module, const std::string& directory, std::int64_t step) {
+  const LoadedTensors loaded =
+      value_of(load_tensors(directory, {.names = {"model/*"}, .step = step}));
   const at::NoGradGuard no_grad;
   const auto take = [&](const std::string& name, const at::Tensor& tensor) {
     const auto found = loaded.tensors.find("model/" + name);
@@ -105,7 +107,14 @@ struct Trainer::Impl {
   }
 
   void take_checkpoint(TrainerModule& module, const std::string& from) const {
-    if (!from.empty()) load_module(module, directory_of(from));
+    if (from == "best") {
+      // The newest one there may be of work that was lost, which another number of workers has not
+      // overwritten.
+      const ModelCheckpoint& best = model_checkpoint();
+      load_module(module, best.directory_in(options.default_root_dir), best.best_step());
+    } else if (!from.empty()) {
+      load_module(module, directory_of(from), -1);
+    }
     broadcast_master_param(module, *group);
   }
 
@@ -114,10 +123,13 @@ struct Trainer::Impl {
       if (!options.default_root_dir.empty()) return options.default_root_dir + "/checkpoints";
       throw std::invalid_argument("Trainer: \"last\": there is no default_root_dir");
     }
-    if (from != "best") return from;
+    return from;
+  }
+
+  const ModelCheckpoint& model_checkpoint() const {
     for (const auto& callback : options.callbacks) {
       const auto* best = dynamic_cast<const ModelCheckpoint*>(callback.get());
-      if (best != nullptr) return best->directory_in(options.default_root_dir);
+      if (best != nullptr) return *best;
     }
     throw std::invalid_argument(
         "Trainer: \"best\": there is no ModelCheckpoint among the callbacks to save it");
@@ -271,6 +283,8 @@ const TrainerOptions& Trainer::options() const { return impl_->options; }
 const TrainingPlace& Trainer::place() const { return impl_->state; }
 const MetricValues& Trainer::metrics() const { return impl_->state.metrics; }
 const MetricValues& Trainer::validation_metrics() const { return impl_->state.validation_metrics; }
+bool Trainer::validates() const { return impl_->state.validates; }
+
 const MetricValues& Trainer::progress_metrics() const { return impl_->state.sink.progress; }
 const std::string& Trainer::stop_reason() const { return impl_->state.stop_reason; }
 bool Trainer::logs_this_step() const { return impl_->state.logs_this_step; }

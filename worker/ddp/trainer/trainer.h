@@ -84,6 +84,8 @@ class Trainer {
   // means, under NAME_epoch.
   const MetricValues& metrics() const;
   const MetricValues& validation_metrics() const;
+  // Whether fit() makes validations, though perhaps not in each epoch.
+  bool validates() const;
   // This rank's values of log(..., {.prog_bar = true}).
   const MetricValues& progress_metrics() const;
   // Ends the training after this update and what belongs to it. Call it on all ranks.

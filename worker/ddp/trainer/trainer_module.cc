@@ -36,6 +36,7 @@ void TrainerModule::log(const std::string& name, double value, const LogOptions&
   if (sink_ == nullptr) {
     throw std::logic_error(fmt::format("log(\"{}\") was called outside of a step", name));
   }
+  if (sink_->batch_size == 0) return;  // A sample that another rank counts.
   const double weight = options.batch_size < 0 ? sink_->batch_size : options.batch_size;
   if (options.on_step) sink_->step.add(name, value, weight);
   sink_->epoch.add(name, value, weight);
