@@ -176,6 +176,58 @@ def a_commit_restores_in_place():
     assert ddp_run.run_elastic(state, body) == "result"
 
 
+def a_restore_writes_into_nobody_elses_memory():
+    data = torch.arange(4.0).reshape(2, 2)
+
+    def body(group):
+        state.best, state.pair, state.sample = state.current, [state.current, state.current], data[1]
+        state.restore()
+        assert state.current.tolist() == [1, 1] and state.best.tolist() == [2, 2] and state.sample.tolist() == [5, 5]
+        assert [each.tolist() for each in state.pair] == [[3, 3], [4, 4]]
+        assert data.tolist() == [[0, 1], [2, 3]]
+        return "result"
+    state = ddp_run.ElasticState(current=torch.ones(2), best=torch.full((2,), 2.0), pair=[torch.full((2,), 3.0), torch.full((2,), 4.0)],
+                                 sample=torch.full((2,), 5.0))
+    assert ddp_run.run_elastic(state, body) == "result"
+
+
+class Counting(torch.nn.Module):
+    """Has a state that is no tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2))
+        self.calls = {"forward": 0}
+
+    def get_extra_state(self):
+        return self.calls
+
+    def set_extra_state(self, state):
+        self.calls = state
+
+
+def what_a_module_has_besides_tensors_comes_back():
+    with tempfile.TemporaryDirectory() as folder:
+        for saved, loaded in (({"forward": 3}, {"forward": 0}), ({"forward": 9}, {"forward": 3})):
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2), Counting())
+
+            def body(group):
+                assert model[1].calls == loaded
+                model[1].calls = saved
+                state.commit()
+                model[1].calls = {"forward": 7}
+                state.restore()
+                assert model[1].calls == saved
+                checkpoints.save(saved["forward"])
+                return "result"
+            state = ddp_run.ElasticState(model=model)
+            checkpoints = ddp_run.Checkpointer(folder, state)
+            checkpoints.load_latest()
+            assert ddp_run.run_elastic(state, body) == "result"
+        model[1].calls = object()
+        raises(TypeError, "get_extra_state() of model['1'] is a builtins.object", lambda: ddp_run.ElasticState(model=model))
+
+
 def cpp_reads_and_writes_the_same_checkpoints():
     if not (BIN / "ddp-train").exists():  # With sanitizers, only the module is built.
         return
@@ -272,7 +324,8 @@ def spawned_ranks_have_a_group():
     raises(ValueError, "cannot start 0 processes", lambda: ddp_run.spawn(total, 0))
 
 
-for case in (values_come_back, every_optimizer_goes_on_exactly, a_commit_restores_in_place, cpp_reads_and_writes_the_same_checkpoints,
+for case in (values_come_back, every_optimizer_goes_on_exactly, a_commit_restores_in_place, a_restore_writes_into_nobody_elses_memory,
+             what_a_module_has_besides_tensors_comes_back, cpp_reads_and_writes_the_same_checkpoints,
              misuse_is_refused, spawned_ranks_have_a_group):
     case()
     print(case.__name__, flush=True)

@@ -1,7 +1,7 @@
 """A checkpoint of ours as the dict that a program with PyTorch alone would have saved."""
 import torch
 
-from ddp_run import _native, optimizer_dicts, values
+from ddp_run import _native, modules, optimizer_dicts, values
 
 
 class Checkpoint:
@@ -61,11 +61,13 @@ class Checkpoint:
 
     def values(self) -> dict:
         """By name: values, and what state_dict() of schedulers and the like has returned. numpy's arrays are tensors."""
-        return {name: _plain(values.decode(value)) for name, value in self._state["values"].items()}
+        return {name: _plain(values.decode(value)) for name, value in self._state["values"].items() if not name.startswith(modules.EXTRA_STATE)}
 
     def left_out(self) -> list[str]:
         """Notes on what is not in the above."""
-        return [f"the communication hook \"{name}\" is left out" for name in self._state.get("comm_hooks", {})]
+        return [*(f"the communication hook \"{name}\" is left out" for name in self._state.get("comm_hooks", {})),
+                *(f"what get_extra_state() of \"{name.removeprefix(modules.EXTRA_STATE)}\" has given is left out"
+                  for name in self._state["values"] if name.startswith(modules.EXTRA_STATE))]
 
 
 def _plain(value):

@@ -36,7 +36,7 @@ def load(registry, path, strict, module):
             item.load_state_dict(state)
         raise
     for name, value in fresh.items():
-        registry.values[name] = values.decode(value, registry.values[name])
+        registry.put(name, value)
     return {"loaded": fits, "notes": notes}
 
 

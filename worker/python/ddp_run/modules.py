@@ -3,6 +3,7 @@ import torch
 
 from ddp_run import _native, shards
 
+EXTRA_STATE = "_extra_state."  # The name of such state begins with it, and no name of a program with "_".
 NamedTensors = list[tuple[str, torch.Tensor]]
 
 
@@ -24,6 +25,17 @@ def named_tensors(module: torch.nn.Module) -> tuple[NamedTensors, NamedTensors]:
 def tensors_of(module: torch.nn.Module) -> tuple[list[tuple], list[tuple]]:
     """The same as native code takes them (shards.tell)."""
     return tuple([shards.tell(name, tensor) for name, tensor in tensors] for tensors in named_tensors(module))
+
+
+def extra_state(module: torch.nn.Module) -> dict:
+    """What its parts give PyTorch's state_dict() besides tensors, by the part's name; empty if none does."""
+    return {path: part.get_extra_state() for path, part in module.named_modules()
+            if type(part).get_extra_state is not torch.nn.Module.get_extra_state}
+
+
+def load_extra_state(module: torch.nn.Module, saved: dict) -> None:
+    for path, state in saved.items():
+        module.get_submodule(path).set_extra_state(state)
 
 
 def weights_sha256(module: torch.nn.Module) -> str:

@@ -43,6 +43,7 @@ class Registry:
     def _check(self, name, item):
         if isinstance(item, torch.nn.Module):
             modules.tensors_of(item)
+            values.encode(modules.extra_state(item), f"get_extra_state() of {name}")
         elif isinstance(item, torch.optim.Optimizer):
             pass  # Its module may come later.
         elif not (callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))):
@@ -60,6 +61,11 @@ class Registry:
             if isinstance(item, torch.optim.Optimizer):
                 state = optimizers.OptimizerState(name, item, self.parameter_names)
                 keeper.add_optimizer(name, state.describe, state.stage)
+        for name, item in self.modules().items():
+            if modules.extra_state(item):
+                keeper.add_value(modules.EXTRA_STATE + name,
+                                 lambda name=name, item=item: values.encode(modules.extra_state(item), f"get_extra_state() of {name}"),
+                                 lambda saved, item=item: modules.load_extra_state(item, values.decode(saved)), False)
         if self._rng and self.logical_worlds():
             # A rank's own numbers would depend on how many workers there are.
             keeper.add_value(_OWN_RNG, generators.save_with_cpu, generators.load, False)
@@ -72,7 +78,12 @@ class Registry:
                                  lambda saved, item=item: item.load_state_dict(values.decode(saved)), name in self.per_rank)
         for name in self.values:
             keeper.add_value(name, lambda name=name: values.encode(self.values[name], name),
-                             lambda saved, name=name: self.values.update({name: values.decode(saved, self.values[name])}), name in self.per_rank)
+                             lambda saved, name=name: self.put(name, saved), name in self.per_rank)
+
+    def put(self, name, saved):
+        """Gives a value back, in place where nobody else sees it."""
+        others = [value for other, value in self.values.items() if other != name]
+        self.values[name] = values.decode(saved, self.values[name], taken=values.storages(others))
 
     def logical_worlds(self):
         """Those that are registered; they have to be told of each round."""

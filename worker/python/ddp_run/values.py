@@ -51,45 +51,65 @@ def encode(value, where="the value"):
     raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}, which no commit or checkpoint can hold; {remedy}")
 
 
-def decode(value, present=None, device="cpu"):
+def decode(value, present=None, device="cpu", taken=None):
     """The inverse of encode().
 
     present: what the result takes the place of. A tensor of the same type and shape there gets the values and is the result; so are
-    tensors in lists, tuples and dicts. Other tensors are made on the device of the one that they replace, or on `device`.
+    tensors in lists, tuples and dicts. Other tensors are made on the device of the one that they replace, or on `device`; so are those in
+    place of a part of a larger tensor, such as one sample of a data set, and of one that shares its memory with another value.
+
+    taken: the storages() of other values. Those of the result are added.
     """
+    taken = set() if taken is None else taken
     if isinstance(value, list):
-        return _decode_items(value, present, device)
+        return _decode_items(value, present, device, taken)
     if not isinstance(value, dict):
         return value
     kind = next(iter(value), "")
     if not kind.startswith("$"):
-        return {key: decode(each, _item(present, key), device) for key, each in value.items()}
+        return {key: decode(each, _item(present, key), device, taken) for key, each in value.items()}
     for sequence, tag in _SEQUENCES.items():
         if kind == tag:
-            return sequence(_decode_items(value[kind], present, device))
+            return sequence(_decode_items(value[kind], present, device, taken))
     if kind == "$dict":
         pairs = ((decode(key), each) for key, each in value[kind])
-        decoded = {key: decode(each, _item(present, key), device) for key, each in pairs}
+        decoded = {key: decode(each, _item(present, key), device, taken) for key, each in pairs}
         return _DICTS[value["$type"]](decoded) if "$type" in value else decoded
     if kind == "$tensor":
-        return _placed(_decode_tensor(value[kind]), present, device)
+        return _placed(_decode_tensor(value[kind]), present, device, taken)
     return _DECODERS[kind](value[kind])
 
 
-def _decode_items(items, present, device):
+def storages(value):
+    """The memory of all tensors in it, as a set of addresses."""
+    if isinstance(value, torch.Tensor):
+        return {_storage(value)} if value.numel() else set()
+    if isinstance(value, dict):
+        value = value.values()
+    return set().union(*map(storages, value)) if isinstance(value, (list, tuple, type({}.values()))) else set()
+
+
+def _storage(tensor):
+    return tensor.device, tensor.untyped_storage().data_ptr()
+
+
+def _decode_items(items, present, device, taken):
     there = present if isinstance(present, (list, tuple)) else ()
-    return [decode(each, there[i] if i < len(there) else None, device) for i, each in enumerate(items)]
+    return [decode(each, there[i] if i < len(there) else None, device, taken) for i, each in enumerate(items)]
 
 
 def _item(present, key):
     return present.get(key) if isinstance(present, dict) else None
 
 
-def _placed(tensor, present, device):
+def _placed(tensor, present, device, taken):
     if not isinstance(present, torch.Tensor):
         return tensor.to(device)
-    if (present.dtype, present.shape) != (tensor.dtype, tensor.shape):
+    is_part = present.numel() * present.element_size() < present.untyped_storage().nbytes()
+    fits = (present.dtype, present.shape) == (tensor.dtype, tensor.shape)
+    if not fits or is_part or _storage(present) in taken:
         return tensor.to(present.device)
+    taken |= storages(present)
     with torch.no_grad():
         return present.copy_(tensor)
 
