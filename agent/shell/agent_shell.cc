@@ -236,7 +236,8 @@ void AgentShell::wait_for_signal() {
   user_signals_.async_wait([this](const std::error_code& error, int number) {
     if (error) return;
     wait_for_signal();
-    const int signal = config::signal_behind(number);
+    // Without forwarded signals, a real-time signal is one that a user has named.
+    const int signal = spec_.signals_from_launcher ? config::signal_behind(number) : number;
     hurried_ = hurried_ || signal != spec_.checkpoint_signal;
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
   });

@@ -112,13 +112,17 @@ TEST_F(DdpRunFlags, SignalsThatNobodyKnowsAreToldAndLeftOut) {
 }
 
 TEST_F(DdpRunFlags, TheCheckpointSignalEndsNobody) {
-  Process& job = start({"--checkpoint-signal", "HUP", "sh", "-c",
-                        "echo > \"$OUT/ready\"; " + until_released() + "; echo through"});
-  file("ready");
-  for (int i = 0; i < 10; ++i) job.kill(SIGHUP);
-  release();
-  EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_THAT(job.out(), HasSubstr("through"));
+  for (const int signal : {SIGHUP, SIGRTMIN + 1}) {
+    const std::string name = "ready." + std::to_string(signal);
+    Process& job = start({"--checkpoint-signal", std::to_string(signal), "sh", "-c",
+                          "echo > \"$OUT/" + name + "\"; " + until_released() + "; echo through"});
+    file(name);
+    for (int i = 0; i < 10; ++i) job.kill(signal);
+    release();
+    EXPECT_EQ(job.wait(), 0) << signal << ": " << job.err();
+    EXPECT_THAT(job.out(), HasSubstr("through"));
+    ASSERT_TRUE(std::filesystem::remove(folder_.path() / "go"));
+  }
 }
 
 TEST_F(DdpRunFlags, ANodeLeavesTheExitBarrierAfterItsLimit) {
