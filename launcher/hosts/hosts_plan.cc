@@ -1,5 +1,7 @@
 #include "launcher/hosts/hosts_plan.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -126,6 +128,12 @@ Result<HostPart> plan_host_part(const NodeOrder& order, const NodePlace& place, 
 
 std::string host_part(const std::string& name) {
   return name.substr(name.rfind('@') + 1);  // npos + 1 is 0.
+}
+
+int ending_signal(const std::vector<int>& signals, int wish) {
+  if (signals.empty()) return SIGKILL;
+  const bool is_handled = std::find(signals.begin(), signals.end(), wish) != signals.end();
+  return is_handled ? wish : signals.front();
 }
 
 void take_place(const NodeOrder& order, const NodePlace& place, flags::Options& options) {

@@ -28,6 +28,10 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
 // (plan.job.spec.coordinator_port).
 void set_endpoint(HostsPlan& plan);
 
+// What ends a ddp-run that handles these signals (--signals-to-handle): `wish` if it is one of
+// them, since any other may be the checkpoint signal. Its agent ends the workers even at SIGKILL.
+int ending_signal(const std::vector<int>& signals, int wish);
+
 // Sets the options of the ddp-run on a host that follow from its place in the order.
 void take_place(const NodeOrder& order, const NodePlace& place, flags::Options& options);
 

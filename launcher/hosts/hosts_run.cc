@@ -65,7 +65,10 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, LaunchAgent agent,
       patience_(io),
       notice_(io),
       open_(static_cast<int>(plan_.order.places.size())) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+  std::vector<int> wanted = plan_.job.spec.signals;
+  if (plan_.job.spec.checkpoint_signal != 0) wanted.push_back(plan_.job.spec.checkpoint_signal);
+  if (node::JobTrace::is_free(plan_.job.spec)) wanted.push_back(node::JobTrace::kSignal);
+  for (const int signal : wanted) {
     if (!is_ignored(signal)) signals_.add(signal);
   }
   for (const NodePlace& place : plan_.order.places) unreached_.insert(place.host);
@@ -171,7 +174,7 @@ void HostsRun::on_job_finished(const wire::Finish& finish) {
 void HostsRun::fail(int exit_code, const std::string& why) {
   failure_ = wire::Finish{exit_code, why, "", ""};
   if (server_) server_->end_job(plan_.job.spec.job_id, exit_code, why);
-  launcher_.signal(SIGTERM);
+  launcher_.signal(ending_signal(plan_.job.spec.signals, SIGTERM));
   look_at_the_end();
 }
 
@@ -187,11 +190,11 @@ void HostsRun::wait_for_signal() {
   signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
-    if (signal == node::JobTrace::kSignal && node::JobTrace::is_free(plan_.job.spec)) {
+    if (signal == plan_.job.spec.checkpoint_signal) {
+      launcher_.signal(signal);
+    } else if (signal == node::JobTrace::kSignal && node::JobTrace::is_free(plan_.job.spec)) {
       if (server_) return trace_.next_steps(*server_);
       notice("no trace from here: run ddp-run trace with the endpoint of the rendezvous");
-    } else if (signal == SIGUSR1 || signal == SIGUSR2) {
-      launcher_.signal(signal);
     } else {
       on_signal(signal);
     }

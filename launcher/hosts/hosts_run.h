@@ -29,8 +29,9 @@ class HostsRun {
            std::unique_ptr<server::Server> server);
 
   // Runs the job to its end; gives the exit status. Afterwards nothing of the job is left on any
-  // host that could be reached. SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job. After a third
-  // signal it no longer waits for the hosts.
+  // host that could be reached. The plan says which signals end the job, and which signal
+  // asks the workers for a checkpoint. After a third signal of the former it no longer waits for
+  // the hosts.
   int run();
 
  private:

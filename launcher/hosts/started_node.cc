@@ -54,7 +54,8 @@ void StartedNode::complete(flags::Options& options) const {
   take_place(link_->order(), link_->order().places.front(), options);
 }
 
-void StartedNode::complete(plan::JobPlan& plan) const {
+void StartedNode::complete(plan::JobPlan& plan) {
+  hang_up_ = ending_signal(plan.spec.signals, SIGHUP);
   plan.spec.host = host_part(link_->host());
   plan.spec.tells_waiting = false;  // The launcher says it for all nodes.
   plan.spec.output.whole_lines = true;
@@ -62,7 +63,7 @@ void StartedNode::complete(plan::JobPlan& plan) const {
 
 void StartedNode::watch(asio::io_context& io) {
   link_->watch(io, {.on_signal = [](int signal) { ::kill(::getpid(), signal); },
-                    .on_hang_up = [] { ::kill(::getpid(), SIGHUP); }});
+                    .on_hang_up = [this] { ::kill(::getpid(), hang_up_); }});
 }
 
 void StartedNode::tell_end(int exit_code, const std::string& summary, const std::string& report,

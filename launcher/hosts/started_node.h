@@ -31,10 +31,10 @@ class StartedNode {
   static const char* environment(const char* name);
   // Fills in what is this node's own.
   void complete(flags::Options& options) const;
-  void complete(plan::JobPlan& plan) const;
+  void complete(plan::JobPlan& plan);
 
-  // From now on, raises in this process the signals that the launcher sends, and SIGHUP when the
-  // launcher is gone.
+  // From now on, raises in this process the signals that the launcher sends, and SIGHUP, or another
+  // signal that ends it, when the launcher is gone.
   void watch(asio::io_context& io);
   void stop_watching() { link_->stop_watching(); }  // Call it before `io` is destroyed.
   void tell_end(int exit_code, const std::string& summary, const std::string& report,
@@ -44,6 +44,7 @@ class StartedNode {
   explicit StartedNode(std::unique_ptr<ParentLink> link) : link_(std::move(link)) {}
 
   std::unique_ptr<ParentLink> link_;
+  int hang_up_ = 0;  // What ends this process when the launcher is gone.
 };
 
 }  // namespace ddp::hosts

@@ -5,6 +5,8 @@
 #include <cctype>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "common/base/exit_codes.h"
 #include "tests/process/ddp_run_fixture.h"
 #include "tests/support/certificates.h"
@@ -289,6 +291,36 @@ TEST_F(DdpRunLaunchAgent, OneThatHangsIsGivenUp) {
       run_job(on("a", by(agent("exec sleep 600"), {"--join-timeout", "1", "--no-python", "true"})));
   EXPECT_EQ(done.status, 67);
   EXPECT_THAT(done.err, HasSubstr("ddp-run did not start there within 1 s (--join-timeout)"));
+}
+
+// Whatever it is named: one that ends jobs otherwise, one that nobody handles, a real-time one.
+TEST_F(DdpRunLaunchAgent, TheCheckpointSignalAsksAllHostsAndEndsNothing) {
+  for (const int signal : {SIGHUP, SIGALRM, SIGRTMIN + 1}) {
+    Process& job = start(on("a,b", by(agent(), {"--checkpoint-signal", std::to_string(signal),
+                                                PARKING_WORKER, "park", "1"})));
+    for (const char* rank : {"0", "1"})
+      ASSERT_TRUE(job.prints("round 0 rank " + std::string(rank))) << job.err();
+    for (const char* number : {"1", "2", "3"}) {
+      job.kill(signal);
+      for (const char* rank : {"0", "1"}) {
+        ASSERT_TRUE(job.prints(fmt::format("rank {} is asked for checkpoint {}", rank, number)))
+            << signal << ": " << job.err();
+      }
+    }
+    job.kill(SIGTERM);
+    EXPECT_EQ(job.wait(), 143) << job.err();
+  }
+}
+
+// A node that is told so by SIGHUP would take it for a request.
+TEST_F(DdpRunLaunchAgent, NodesEndWithALauncherWhoseHangUpAsksForCheckpoints) {
+  Process& job = start(on("a,b", by(agent(), {"--checkpoint-signal", "HUP", "--no-python", "sh",
+                                              "-c", "echo up > $OUT/up.$RANK; exec sleep 600"})));
+  file("up.0");
+  file("up.1");
+  job.kill(SIGKILL);
+  EXPECT_EQ(job.wait(), 137);
+  EXPECT_TRUE(is_gone());
 }
 
 TEST_F(DdpRunLaunchAgent, FortyHostsAreStartedAsATree) {

@@ -17,7 +17,7 @@
 
 // A worker for tests of how an agent handles processes that survive rounds. It implements the
 // control protocol itself and trains nothing: in each round it prints its rank and round, reports
-// progress once and waits for orders.
+// progress once and waits for orders. It says so when it is asked for a checkpoint.
 //
 //   parking_worker HOW LAST_ROUND
 //
@@ -128,6 +128,9 @@ class ParkingWorker {
     } else if (const auto* next = std::get_if<ddp::wire::NewRound>(&order)) {
       for (const auto& [name, value] : next->environment) ::setenv(name.c_str(), value.c_str(), 1);
       return begin_round(memory_.get());
+    } else if (std::get_if<ddp::wire::CheckpointRequest>(&order) != nullptr) {
+      std::printf("rank %d is asked for checkpoint %d\n", rank_, ++checkpoints_);
+      std::fflush(stdout);
     }
     return true;
   }
@@ -139,6 +142,7 @@ class ParkingWorker {
   ddp::UniqueFd memory_;  // Of the latest round.
   ddp::Round round_ = ddp::kNoRound;
   int rank_ = -1;
+  int checkpoints_ = 0;  // Asked for.
 };
 
 }  // namespace

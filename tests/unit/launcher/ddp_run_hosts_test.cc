@@ -1,4 +1,6 @@
 // --hosts, --hostfile, --launch-agent and -x, and what is planned for them.
+#include <signal.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -163,6 +165,12 @@ TEST(HostsPlan, WhereTheRendezvousIsFound) {
     EXPECT_EQ(made.job.host, one.here) << testing::PrintToString(words);
     EXPECT_EQ(made.order.joins_ours, one.here) << testing::PrintToString(words);
   }
+}
+
+TEST(HostsPlan, WhatEndsANodeIsNeverItsCheckpointSignal) {
+  EXPECT_EQ(ending_signal({SIGTERM, SIGHUP}, SIGHUP), SIGHUP);
+  EXPECT_EQ(ending_signal({SIGTERM, SIGINT}, SIGHUP), SIGTERM);
+  EXPECT_EQ(ending_signal({}, SIGHUP), SIGKILL);
 }
 
 TEST(HostsPlan, EtcdsFlagsGoToTheNodes) {
