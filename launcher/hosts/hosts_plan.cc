@@ -191,6 +191,7 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
   spec.host = machine.host_name;
   spec.signals = options.spec.signals;
   spec.checkpoint_signal = options.spec.checkpoint_signal;
+  order.checkpoint_signal = spec.checkpoint_signal;
   plan.job.page_file = options.page_file;
   plan.job.trace_file = options.trace_file;
   // Each host reads its own file of the same name.

@@ -213,7 +213,7 @@ void Launcher::check_all_ended() {
 }
 
 void Launcher::signal(int signal) {
-  const bool ends = signal != SIGUSR1;
+  const bool ends = signal != order_.checkpoint_signal;
   stopping_ = stopping_ || ends;
   for (Child& child : children_) {
     if (child.reached) {

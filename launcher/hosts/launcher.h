@@ -43,7 +43,7 @@ class Launcher {
   void start(bool first_is_here = false);
 
   // Sends a signal to the ddp-runs on the hosts. Hosts that are not reached yet are given up,
-  // unless the signal is SIGUSR1.
+  // unless it is the order's checkpoint signal.
   void signal(int signal);
   // Closes the connections. The ddp-runs on the hosts end as if their terminal was gone.
   void hang_up();

@@ -9,8 +9,8 @@ namespace ddp::hosts {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodePlace, host, slots, node_rank)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeOrder, mark, program, folder, launch_agent,
-                                                environment, arguments, start_limit_ms, joins_ours,
-                                                places)
+                                                environment, arguments, start_limit_ms,
+                                                checkpoint_signal, joins_ours, places)
 NLOHMANN_JSON_SERIALIZE_ENUM(NodeReport::Kind, {{NodeReport::Kind::kReached, "reached"},
                                                 {NodeReport::Kind::kEnded, "ended"},
                                                 {NodeReport::Kind::kUnreachable, "unreachable"},

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -27,6 +29,7 @@ struct NodeOrder {
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<std::string> arguments;     // ddp-run's, the same on all hosts.
   std::int64_t start_limit_ms = 600'000;  // How long a host may take to start ddp-run.
+  int checkpoint_signal = SIGUSR1;        // Asks for a checkpoint and ends nothing; 0: none.
   bool joins_ours = true;  // The rendezvous runs in the first launcher, so none is to be hosted.
   // The first place is the receiver's; the receiver starts the others.
   std::vector<NodePlace> places;

@@ -323,6 +323,31 @@ TEST_F(DdpRunLaunchAgent, NodesEndWithALauncherWhoseHangUpAsksForCheckpoints) {
   EXPECT_TRUE(is_gone());
 }
 
+// b starts once there is a file "go".
+TEST_F(DdpRunLaunchAgent, TheCheckpointSignalGivesUpNoHostThatIsNotReachedYet) {
+  Process& job =
+      start(on("a,b", by(agent("until [ $host = a ] || [ -e $OUT/go ]; do sleep 0.02; done"),
+                         {"--nnodes", "1:2", "--last-call", "0", "--checkpoint-signal", "USR2",
+                          PARKING_WORKER, "commit", "1"})));
+  ASSERT_TRUE(job.prints("round 0 rank 0 of 1")) << job.err();
+  job.kill(SIGUSR2);
+  ASSERT_TRUE(job.prints("rank 0 is asked for checkpoint 1")) << job.err();
+  folder_.write("go", "");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("round 1 rank 1 of 2"));
+}
+
+// Under the default it would ask for a checkpoint.
+TEST_F(DdpRunLaunchAgent, AnEndingSignalGivesUpHostsThatAreNotReachedYet) {
+  Process& job = start(on("a,b", by(agent("[ $host = a ] || exec sleep 600"),
+                                    {"--nnodes", "1:2", "--last-call", "0", "--signals-to-handle",
+                                     "TERM,USR1", PARKING_WORKER, "park", "1"})));
+  ASSERT_TRUE(job.prints("round 0 rank 0 of 1")) << job.err();
+  job.kill(SIGUSR1);
+  EXPECT_EQ(job.wait(), 128 + SIGUSR1) << job.err();
+  EXPECT_TRUE(is_gone());
+}
+
 TEST_F(DdpRunLaunchAgent, FortyHostsAreStartedAsATree) {
   const Finished done =
       run_job(on(many(40), by(agent(), shell("echo $WORLD_SIZE $GROUP_RANK > $OUT/$RANK"))));

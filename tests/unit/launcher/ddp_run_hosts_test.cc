@@ -171,6 +171,8 @@ TEST(HostsPlan, WhatEndsANodeIsNeverItsCheckpointSignal) {
   EXPECT_EQ(ending_signal({SIGTERM, SIGHUP}, SIGHUP), SIGHUP);
   EXPECT_EQ(ending_signal({SIGTERM, SIGINT}, SIGHUP), SIGTERM);
   EXPECT_EQ(ending_signal({}, SIGHUP), SIGKILL);
+  EXPECT_EQ(plan({"--hosts", "a", "--checkpoint-signal", "HUP", "x"}).order.checkpoint_signal,
+            SIGHUP);
 }
 
 TEST(HostsPlan, EtcdsFlagsGoToTheNodes) {

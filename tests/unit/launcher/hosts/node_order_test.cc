@@ -23,6 +23,7 @@ TEST(NodeOrder, AnyBytesArriveAsTheyWere) {
   order.environment = {{"A", "x=y\xFE"}, {"B", ""}};
   order.arguments = {"--", "sh", "-c", "echo 'a\n\xC3'", "", std::string("\x01", 1)};
   order.start_limit_ms = 7;
+  order.checkpoint_signal = 12;
   order.joins_ours = false;
   order.places = {{"a", 4, 0}, {"b", 0, -1}};
   const auto read = decode_order(encode(order));
@@ -34,6 +35,7 @@ TEST(NodeOrder, AnyBytesArriveAsTheyWere) {
   EXPECT_EQ(read->environment, order.environment);
   EXPECT_EQ(read->arguments, order.arguments);
   EXPECT_EQ(read->start_limit_ms, 7);
+  EXPECT_EQ(read->checkpoint_signal, 12);
   EXPECT_FALSE(read->joins_ours);
   EXPECT_EQ(read->places, order.places);
 }
