@@ -26,7 +26,7 @@ constexpr auto kOwnVariables = std::to_array<const char*>(
      "LOGLEVEL"});
 
 bool is_this_machine(const std::string& name, const machine::Machine& machine) {
-  return name == "localhost" || name == machine.host_name;
+  return name == "localhost" || machine::is_own_name(name, machine.host_name);
 }
 
 std::vector<NodePlace> places(const flags::Options& options) {
@@ -146,18 +146,21 @@ void take_place(const NodeOrder& order, const NodePlace& place, flags::Options& 
 }
 
 std::string address_for_hosts(const flags::Options& options, const machine::Machine& machine) {
-  const auto& all = options.host_list;
-  const auto other = std::find_if(all.begin(), all.end(), [&](const Host& host) {
-    return !is_this_machine(host_part(host.name), machine);
-  });
-  if (other == all.end()) return kLoopbackAddress;
-  // The name service may take seconds for names that it does not know (from an ssh configuration,
-  // or of pods), so only one name is looked up.
-  if (options.launch_agent.is_default()) {
-    if (std::string address = machine.source_address(host_part(other->name)); !address.empty()) {
-      return address;
-    }
+  bool all_are_here = true;
+  for (const Host& host : options.host_list) {
+    const std::string name = host_part(host.name);
+    if (is_this_machine(name, machine)) continue;
+    const std::string address =
+        options.launch_agent.is_default() ? machine.source_address(name) : "";
+    // One that is reached over loopback is this machine, by a name of /etc/hosts.
+    if (is_loopback(address)) continue;
+    if (!address.empty()) return address;
+    // The name service may take seconds for names that it does not know (from an ssh configuration,
+    // or of pods), so no other name is looked up.
+    all_are_here = false;
+    break;
   }
+  if (all_are_here) return kLoopbackAddress;
   const machine::HostPlace own = machine.locate_host(machine.host_name);
   return own.address.empty() || !own.local ? kLoopbackAddress : own.address;
 }

@@ -52,9 +52,9 @@ Result<std::vector<HostPart>> plan_host_parts(const HostsPlan& plan);
 std::string host_part(const std::string& name);
 
 // The address at which the hosts reach this machine: the local address of a connection to the first
-// host that is not this machine. If that host's name cannot be resolved, or if a launch agent other
-// than ssh gives names a meaning of its own, it is this machine's own address. It is loopback if
-// all hosts are this machine.
+// host that is not this machine, by whatever name. If that host's name cannot be resolved, or if a
+// launch agent other than ssh gives names a meaning of its own, it is this machine's own address.
+// It is loopback if all hosts are this machine.
 std::string address_for_hosts(const flags::Options& options, const machine::Machine& machine);
 
 }  // namespace ddp::hosts

@@ -2,19 +2,19 @@
 
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include <asio/post.hpp>
 #include <fmt/format.h>
 
+#include "common/base/host_name.h"
 #include "common/base/random_hex.h"
 #include "common/base/shell_words.h"
 #include "common/base/signal_name.h"
 #include "common/wire/frame.h"
+#include "launcher/machine/machine.h"
 
 namespace ddp::hosts {
 namespace {
@@ -27,15 +27,10 @@ constexpr int kShellNotFound = 127;
 constexpr int kShellNotExecutable = 126;
 constexpr int kSshFailed = 255;
 
-bool is_this_machine(const std::string& host) {
-  std::array<char, 256> name{};
-  return host == "localhost" ||
-         (::gethostname(name.data(), name.size() - 1) == 0 && host == name.data());
-}
-
 // Whether this host is started as a child, without a launch agent.
 bool starts_here(const std::string& host, const LaunchAgent& agent) {
-  return agent.is_default() && is_this_machine(host);
+  return agent.is_default() &&
+         (host == "localhost" || machine::is_own_name(host, ddp::host_name()));
 }
 
 std::vector<std::string> own_command(const std::string& program) {

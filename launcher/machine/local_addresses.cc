@@ -74,16 +74,14 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-// If one of the two names has no dot, only the parts before the first dot are compared.
-bool is_own_name(const std::string& host) {
-  const std::string own = ddp::host_name();
+}  // namespace
+
+bool is_own_name(const std::string& host, const std::string& own) {
   if (host == own) return true;
   const auto short_own = own.substr(0, own.find('.'));
   const auto short_host = host.substr(0, host.find('.'));
   return short_own == short_host && (own == short_own || host == short_host);
 }
-
-}  // namespace
 
 std::string full_name() {
   const std::string name = ddp::host_name();
@@ -105,7 +103,7 @@ HostPlace locate_host(const std::string& host) {
   const std::vector<std::string> own = interface_addresses();
   if (!numeric.empty()) return HostPlace{contains(own, numeric.front()), false, numeric.front()};
 
-  HostPlace place{is_own_name(host), false, ""};
+  HostPlace place{is_own_name(host, ddp::host_name()), false, ""};
   for (const std::string& address : resolve(host, 0)) {
     if (!is_loopback(address) && !contains(own, address)) continue;
     place.local = true;

@@ -35,6 +35,10 @@ struct HostPlace {
 // May ask the name service. A name that does not resolve is not local.
 HostPlace locate_host(const std::string& host);
 
+// Whether `host` names the machine whose name is `own`, with or without its domain: if one of the
+// two has no dot, only the parts before the first dot are compared. Asks nobody.
+bool is_own_name(const std::string& host, const std::string& own);
+
 // The numeric address from which this machine sends to `host`; empty if there is no route. May ask
 // the name service.
 std::string source_address(const std::string& host);

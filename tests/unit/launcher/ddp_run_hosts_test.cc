@@ -108,8 +108,10 @@ machine::Machine machine() {
     if (host == "127.0.0.1") return machine::HostPlace{true, true, "127.0.0.1"};
     return machine::HostPlace{false, false, host};
   };
-  made.source_address = [](const std::string& host) {
-    return host == "known" ? std::string("10.1.0.7") : std::string();
+  made.source_address = [](const std::string& host) -> std::string {
+    // As /etc/hosts has this machine's names on Debian.
+    if (host == "here.cluster" || host == "self" || host == "127.0.0.1") return "127.0.0.1";
+    return host == "known" ? "10.1.0.7" : "";
   };
   return made;
 }
@@ -145,6 +147,10 @@ TEST(HostsPlan, WhereTheRendezvousIsFound) {
   } cases[] = {
       {{"--hosts", "localhost,here"}, "127.0.0.1", "127.0.0.1", true},
       {{"--hosts", "here,known"}, "10.1.0.7", "", true},
+      {{"--hosts", "here.cluster,alias"}, "10.0.0.7", "", true},
+      {{"--hosts", "here.cluster,known"}, "10.1.0.7", "", true},
+      {{"--hosts", "self,known"}, "10.1.0.7", "", true},
+      {{"--hosts", "127.0.0.1,u@self,here.cluster"}, "127.0.0.1", "127.0.0.1", true},
       {{"--hosts", "alias,known"}, "10.0.0.7", "", true},
       {{"--hosts", "known", "--launch-agent", "sh"}, "10.0.0.7", "", true},
       {{"--hosts", "alias", "--local-addr", "10.9.0.1"}, "10.9.0.1", "", true},

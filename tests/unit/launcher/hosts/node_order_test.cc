@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/host_name.h"
 #include "launcher/hosts/launcher.h"
 
 namespace ddp::hosts {
@@ -133,6 +134,14 @@ TEST(LaunchCommands, ShowWhatRunsWhere) {
               ElementsAre("/opt/ddp-run --started-by-ddp-run",
                           testing::AllOf(testing::StartsWith("ssh "),
                                          HasSubstr(" a '/opt/ddp-run --started-by-ddp-run'"))));
+}
+
+TEST(LaunchCommands, ThisMachineIsKnownWithAndWithoutItsDomain) {
+  const std::string own = host_name();
+  const std::string name = own.substr(0, own.find('.'));
+  const std::string other = own == name ? name + ".cluster" : name;
+  EXPECT_THAT(launch_commands({{other, 0, 0}}, LaunchAgent(), "/opt/ddp-run"),
+              ElementsAre("/opt/ddp-run --started-by-ddp-run"));
 }
 
 }  // namespace
