@@ -66,6 +66,13 @@ void Launcher::start(bool first_is_here) {
   if (first_is_here) {
     start_group({places.front()}, true);
     places.erase(places.begin());
+  } else {
+    // Names of this machine would mean another one on a host that starts a share.
+    const auto here = std::stable_partition(places.begin(), places.end(), [this](const auto& one) {
+      return !starts_here(one.host, agent_);
+    });
+    for (auto place = here; place != places.end(); ++place) start_group({*place}, true);
+    places.erase(here, places.end());
   }
   for (auto& group : split_for_launch(places)) start_group(std::move(group), false);
   check_all_ended();
@@ -73,7 +80,6 @@ void Launcher::start(bool first_is_here) {
 
 void Launcher::start_group(std::vector<NodePlace> group, bool here) {
   const std::string host = group.front().host;
-  here = here || starts_here(host, agent_);
   const ChildPlace child = children_.emplace(children_.end(), io_);
   child->group = std::move(group);
   child->agent = here ? "ddp-run" : agent_.name();

@@ -38,8 +38,8 @@ class Launcher {
   Launcher(asio::io_context& io, NodeOrder order, LaunchAgent agent, Events events);
 
   // Starts the hosts. `first_is_here`: the first place is started as a child, without the launch
-  // agent. If the launch agent is ssh, the same always holds for "localhost" and this machine's own
-  // name.
+  // agent. Otherwise, if the launch agent is ssh, the same holds for "localhost" and this machine's
+  // own name.
   void start(bool first_is_here = false);
 
   // Sends a signal to the ddp-runs on the hosts. Hosts that are not reached yet are given up,

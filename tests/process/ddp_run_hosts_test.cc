@@ -364,6 +364,22 @@ TEST_F(DdpRunLaunchAgent, FortyHostsAreStartedAsATree) {
   EXPECT_EQ(most, 32);
 }
 
+// n0 starts n1, and would start its own localhost.
+TEST_F(DdpRunHosts, LocalhostIsTheLaunchersInATree) {
+  std::filesystem::create_directory(folder_.path() / "path");
+  folder_.script("path/ssh",
+                 "while [ $# -gt 2 ]; do shift; done\nexport BY_SSH=$1\nexec sh -c \"$2\"\n");
+  std::string hosts = "n0,localhost";
+  for (int i = 1; i < 34; ++i) hosts += ",n" + std::to_string(i);
+  const Finished done =
+      run_job(on(hosts, shell("echo $BY_SSH > $OUT/$RANK")),
+              {{"PATH", (folder_.path() / "path").string() + ":" + std::getenv("PATH")}});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("0"), "n0\n");
+  EXPECT_EQ(read("1"), "\n");
+  EXPECT_EQ(read("2"), "n1\n");
+}
+
 TEST_F(DdpRunLaunchAgent, ATreeEndsWithOneSignal) {
   Process& job = start(on(many(34), by(agent(), shell("echo up > $OUT/up.$RANK; exec sleep 600"))));
   for (int rank = 0; rank < 34; ++rank) file("up." + std::to_string(rank));
