@@ -64,6 +64,7 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, LaunchAgent agent,
       signals_(io),
       patience_(io),
       notice_(io),
+      going_on_(io),
       open_(static_cast<int>(plan_.order.places.size())) {
   std::vector<int> wanted = plan_.job.spec.signals;
   if (plan_.job.spec.checkpoint_signal != 0) wanted.push_back(plan_.job.spec.checkpoint_signal);
@@ -152,17 +153,39 @@ void HostsRun::on_gone(const NodeReport& report) {
 }
 
 void HostsRun::on_node_end(const NodeReport& report) {
-  if (report.exit_code == kExitSuccess || finish_) return;
+  if (finish_) return;
+  if (report.exit_code == kExitSuccess) return on_success();
   if (!first_end_) first_end_ = report;
   if (interrupted_by_ != 0 || failure_) return;
+  // If the rendezvous is elsewhere, only the other nodes' ends tell whether the job has ended.
+  if (!server_) return tell_of_first_end_later();
   if (open_ >= plan_.job.spec.rules.min_nodes) {
     return notice(
         fmt::format("host {}: {}; going on with {} hosts", report.host, report.summary, open_));
   }
-  // If the rendezvous is elsewhere, the others learn of the loss there, and their reports say how
-  // the job ends.
-  if (!server_) return;
   fail(report.exit_code, fmt::format("host {}: {}", report.host, report.summary));
+}
+
+// Without the rendezvous: the job has gone on without the host that failed first.
+void HostsRun::on_success() {
+  if (server_ || !first_end_) return;
+  if (!first_end_told_) tell_of_first_end();
+  first_end_.reset();
+}
+
+// The end of a whole job comes from all hosts at once.
+void HostsRun::tell_of_first_end_later() {
+  if (first_end_told_) return;
+  going_on_.after(kPatience, [this] {
+    if (first_end_ && interrupted_by_ == 0 && !failure_) tell_of_first_end();
+  });
+}
+
+void HostsRun::tell_of_first_end() {
+  going_on_.cancel();
+  first_end_told_ = true;
+  notice(fmt::format("host {}: {}; the job goes on without it", first_end_->host,
+                     first_end_->summary));
 }
 
 void HostsRun::on_job_finished(const wire::Finish& finish) {

@@ -39,6 +39,9 @@ class HostsRun {
   void on_report(const NodeReport& report);
   void on_gone(const NodeReport& report);
   void on_node_end(const NodeReport& report);
+  void on_success();
+  void tell_of_first_end_later();
+  void tell_of_first_end();
   void on_job_finished(const wire::Finish& finish);
   void on_line(Launcher::Stream stream, std::string_view line);
   void wait_for_signal();
@@ -62,11 +65,13 @@ class HostsRun {
   asio::signal_set signals_;
   net::Timer patience_;  // After the end: when it fires, a line says who is still waited for.
   net::Timer notice_;    // For the line that names hosts that are not reached yet.
+  net::Timer going_on_;  // For the line about a host without which the job goes on.
   std::set<std::string> unreached_;
   int open_ = 0;                         // Hosts that may still take part.
   std::optional<wire::Finish> finish_;   // The result from the rendezvous in this process.
   std::optional<wire::Finish> failure_;  // The result that this process has decided.
   std::optional<NodeReport> first_end_;  // The first node that ended with a failure.
+  bool first_end_told_ = false;
   int interrupted_by_ = 0;
   int interrupts_ = 0;
 };

@@ -446,6 +446,46 @@ TEST_F(DdpRunLaunchAgent, HostsMeetUnderTls) {
   EXPECT_EQ(read("1"), "1 of 2\n");
 }
 
+class DdpRunHostsElsewhere : public DdpRunLaunchAgent {
+ protected:
+  void SetUp() override { ASSERT_TRUE(daemon_.prints("listening on 127.0.0.1:")) << daemon_.err(); }
+  // For hosts a and b, of which one is enough, and a rendezvous that is not the launcher's.
+  Finished run_with(const std::string& agent, const std::string& script,
+                    const std::string& last_call = "30") {
+    const std::string line = daemon_.out();
+    const std::string port = line.substr(line.find("127.0.0.1:") + 10);
+    Arguments more{
+        "--nnodes",        "1:2",
+        "--rdzv-endpoint", "127.0.0.1:" + port.substr(0, port.find_first_not_of("0123456789")),
+        "--rdzv-id",       "job",
+        "--rdzv-conf",     "is_host=0",
+        "--last-call",     last_call};
+    const Arguments program = shell(script);
+    more.insert(more.end(), program.begin(), program.end());
+    return run_job(on("a,b", by(agent, more)), token_);
+  }
+  const std::map<std::string, std::string> token_{{"DDP_RDZV_TOKEN", std::string(32, 'a')}};
+  Process daemon_{{bin("ddp-rendezvous"), "--bind", "127.0.0.1", "--port", "0"},
+                  {.environment = token_, .folder = ""}};
+};
+
+// b lacks the program. a's worker ends after that.
+TEST_F(DdpRunHostsElsewhere, TheJobsSuccessCountsNotThatOfAHostItDidWithout) {
+  const Finished done = run_with(
+      agent("[ $host = a ] || { PATH=/none \"$@\"; status=$?; : > $OUT/go; exit $status; }"),
+      "until [ -e $OUT/go ]; do sleep 0.02; done", "0");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, AllOf(HasSubstr("host b: "), HasSubstr("the job goes on without it")));
+}
+
+TEST_F(DdpRunHostsElsewhere, AJobThatIsOverDoesNotGoOn) {
+  const Finished done = run_with(
+      agent(), "[ $WORLD_SIZE = 2 ] || exec sleep 600; [ $RANK = 0 ] && exec sleep 600; exit 7");
+  EXPECT_EQ(done.status, 7);
+  EXPECT_THAT(done.err,
+              AllOf(HasSubstr("Root Cause"), Not(HasSubstr("on with")), Not(HasSubstr("goes on"))));
+}
+
 TEST_F(DdpRunHosts, ThisMachineNeedsNoLaunchAgent) {
   const Finished done = run_job(on("localhost:2", shell("echo $WORLD_SIZE > $OUT/$RANK")));
   EXPECT_EQ(done.status, 0) << done.err;
