@@ -68,11 +68,15 @@ void Leadership::look_failed(const Error& error) {
     phase_ = Phase::kStopped;
     return events_.failed(error);
   }
-  if (Clock::now() >= next_notice_) {
-    events_.notice(error.message);
-    next_notice_ = Clock::now() + kNoticePeriod;
-  }
+  complain(error);
   look_after(kRepeat);
+}
+
+// A lease that has ended is replaced without a word.
+void Leadership::complain(const Error& error) {
+  if (error.code == Errc::kNotFound || Clock::now() < next_notice_) return;
+  events_.notice(error.message);
+  next_notice_ = Clock::now() + kNoticePeriod;
 }
 
 void Leadership::on_look(Result<TransactionAnswer> answer) {
@@ -157,6 +161,7 @@ void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const
   if (phase_ != (again ? Phase::kRegaining : Phase::kStanding)) return;
   if (!answer) {
     if (!again) return lose(answer.error().message);
+    complain(answer.error());
     return lease_timer_.after(kRepeat, [this] { regain(); });
   }
   // If etcd carried out the request twice, the second one finds our own key.
@@ -272,7 +277,10 @@ void Leadership::lease_ended() {
 void Leadership::regain() {
   client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
     if (phase_ != Phase::kRegaining) return;
-    if (!lease) return lease_timer_.after(kRepeat, [this] { regain(); });
+    if (!lease) {
+      complain(lease.error());
+      return lease_timer_.after(kRepeat, [this] { regain(); });
+    }
     claim(*lease, own_, true);
   });
 }
@@ -304,7 +312,7 @@ void Leadership::ask_who_leads() {
         }
         unconfirmed_.insert(unconfirmed_.begin(), asked.begin(), asked.end());
         if (answer) return lease_ended();
-        try_again();
+        try_again(answer.error());
       });
 }
 
@@ -313,7 +321,8 @@ void Leadership::go_on() {
   ask_who_leads();
 }
 
-void Leadership::try_again() {
+void Leadership::try_again(const Error& error) {
+  complain(error);
   write_timer_.after(kRepeat, [this] { go_on(); });
 }
 
@@ -332,7 +341,7 @@ void Leadership::write_next() {
                           return write(*lease);
                         }
                         writing_ = false;
-                        try_again();
+                        try_again(lease.error());
                       });
 }
 
@@ -344,7 +353,7 @@ void Leadership::write(LeaseId record_lease) {
                      writing_ = false;
                      if (!answer) {
                        if (answer.error().code == Errc::kNotFound) record_lease_ = 0;
-                       return try_again();
+                       return try_again(answer.error());
                      }
                      // Its key is gone, so its lease has ended.
                      if (!answer->succeeded) return lease_ended();

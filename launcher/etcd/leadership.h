@@ -97,6 +97,7 @@ class Leadership {
   void look_after(Duration delay);
   void on_look(Result<TransactionAnswer> answer);
   void look_failed(const Error& error);
+  void complain(const Error& error);
   void follow(const Leader& leader, Revision revision);
   void stand();
   void claim(LeaseId lease, const Leader& own, bool again);
@@ -110,7 +111,7 @@ class Leadership {
   void regain();
   void lose(const std::string& why);
   void go_on();
-  void try_again();
+  void try_again(const Error& error);
   void ask_who_leads();
   void write_next();
   void write(LeaseId record_lease);

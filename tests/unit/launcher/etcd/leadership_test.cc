@@ -23,7 +23,8 @@ struct Candidate {
             io, *client,
             {.job_id = "job", .patience = patience, .lease = lease, .record_life = record_life},
             {.stand =
-                 [=] {
+                 [=, this] {
+                   if (before_claim) before_claim();
                    return Leader{name, name, "127.0.0.1", 1};
                  },
              .won = [this](const JobRecord& record) { won.push_back(record); },
@@ -31,7 +32,7 @@ struct Candidate {
              .leader = [this](const Leader& who) { leaders.push_back(who.node_id); },
              .was_over = [this](const wire::Finish& result) { over = result; },
              .failed = [this](const Error& why) { failed = why; },
-             .notice = [](const std::string&) {}}) {
+             .notice = [this](const std::string& text) { notices.push_back(text); }}) {
     leadership.start();
   }
 
@@ -40,6 +41,8 @@ struct Candidate {
   std::vector<JobRecord> won;
   std::vector<std::string> lost;
   std::vector<std::string> leaders;
+  std::vector<std::string> notices;
+  std::function<void()> before_claim;
   std::optional<wire::Finish> over;
   std::optional<Error> failed;
 };
@@ -297,6 +300,30 @@ TEST_F(LeadershipTest, TheOfficeSurvivesAnAbsenceOfTheWholeCluster) {
   cluster.start(0);
   EXPECT_TRUE(until([&] { return stored && confirmed == 3; })) << stored << " " << confirmed;
   EXPECT_TRUE(first.lost.empty());
+}
+
+TEST_F(LeadershipTest, ALeaderWhoseWritesAreRefusedSaysSo) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  Candidate first(io_, cluster.urls(), "first");
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  const std::string at = cluster.endpoints();
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"user", "add", "root:secret"},
+        {"user", "grant-role", "root", "root"},
+        {"auth", "enable"}}) {
+    std::vector<std::string> arguments{"--endpoints", at};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    const auto done = cluster.etcdctl(arguments);
+    ASSERT_EQ(done.status, 0) << done.err;
+  }
+  bool stored = false;
+  first.leadership.store(record(1), [&] { stored = true; });
+  ASSERT_TRUE(until([&] { return !first.notices.empty(); }));
+  EXPECT_THAT(first.notices.front(), HasSubstr("refuses"));
+  EXPECT_FALSE(stored);
+  EXPECT_TRUE(first.leadership.leads());
 }
 
 TEST_F(LeadershipTest, EtcdIsNotThere) {
