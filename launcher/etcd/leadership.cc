@@ -138,6 +138,7 @@ void Leadership::stand() {
   client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
     if (phase_ != Phase::kStanding) return;
     if (!lease) return lose(lease.error().message);
+    lease_ = *lease;
     claim(*lease, own_, false);
   });
 }
@@ -162,28 +163,26 @@ void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const
   if (!answer) {
     if (!again) return lose(answer.error().message);
     complain(answer.error());
-    return lease_timer_.after(kRepeat, [this] { regain(); });
+    // If etcd has carried out the request, the same lease finds its own key.
+    const bool lease_is_over = answer.error().code == Errc::kNotFound;
+    return lease_timer_.after(kRepeat,
+                              [=, this] { lease_is_over ? regain() : claim(lease, own, true); });
   }
   // If etcd carried out the request twice, the second one finds our own key.
   const bool ours = answer->got[0] && answer->got[0]->lease == lease;
-  if (!ours) {
-    client_.revoke_lease(lease, kCallLimit, [](const Result<bool>&) {});
-    return lose("another ddp-run coordinates the job");
-  }
+  if (!ours) return lose("another ddp-run coordinates the job");
   if (again) {
-    lease_ = lease;
     office_ = answer->got[0]->create_revision;
     return begin_leading();
   }
-  if (!read_state(answer->got[1])) return;
-  take_over(lease, answer->got[0]->create_revision, own);
+  if (!read_state(answer->got[1])) return lose("the job's state cannot be read");
+  take_over(answer->got[0]->create_revision, own);
 }
 
 // Writes the record again before anything else, so that a late predecessor sees that it was
 // replaced.
-void Leadership::take_over(LeaseId lease, Revision revision, const Leader& own) {
+void Leadership::take_over(Revision revision, const Leader& own) {
   phase_ = Phase::kTakingOver;
-  lease_ = lease;
   office_ = revision;
   own_ = own;
   ++state_.coordinators;
@@ -281,6 +280,7 @@ void Leadership::regain() {
       complain(lease.error());
       return lease_timer_.after(kRepeat, [this] { regain(); });
     }
+    lease_ = *lease;
     claim(*lease, own_, true);
   });
 }

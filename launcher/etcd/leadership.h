@@ -102,7 +102,7 @@ class Leadership {
   void stand();
   void claim(LeaseId lease, const Leader& own, bool again);
   void on_claim(Result<TransactionAnswer> answer, LeaseId lease, const Leader& own, bool again);
-  void take_over(LeaseId lease, Revision revision, const Leader& own);
+  void take_over(Revision revision, const Leader& own);
   void write_taken_over();
   void begin_leading();
   void keep_alive();
@@ -133,7 +133,7 @@ class Leadership {
   net::Timer write_timer_;
 
   Leader own_;
-  LeaseId lease_ = 0;            // Of the leader key, while it is ours.
+  LeaseId lease_ = 0;            // Of the leader key, while it is ours or may be.
   Revision office_ = 0;          // The leader key's create_revision, while the key is ours.
   LeaseId record_lease_ = 0;     // Of the state key.
   TimePoint record_renewal_;     // When record_lease_ must be kept alive next.

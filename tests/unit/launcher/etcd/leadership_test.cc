@@ -1,10 +1,13 @@
 #include "launcher/etcd/leadership.h"
 
+#include <atomic>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/etcd_cluster.h"
 #include "tests/support/event_loop.h"
+#include "tests/support/relay.h"
 
 namespace ddp::etcd {
 namespace {
@@ -324,6 +327,95 @@ TEST_F(LeadershipTest, ALeaderWhoseWritesAreRefusedSaysSo) {
   EXPECT_THAT(first.notices.front(), HasSubstr("refuses"));
   EXPECT_FALSE(stored);
   EXPECT_TRUE(first.leadership.leads());
+}
+
+// Between a candidate and etcd. Once armed, no answer passes from the next claim on.
+class DeafRelay {
+ public:
+  explicit DeafRelay(const EtcdCluster& cluster)
+      : relay_(
+            std::stoi(cluster.endpoints().substr(cluster.endpoints().find(':') + 1)),
+            [this](test::Relay::Way way, std::string_view bytes) { return passes(way, bytes); }) {}
+  std::vector<std::string> urls() const {
+    return {"http://127.0.0.1:" + std::to_string(relay_.port())};
+  }
+  void arm() { state_ = State::kArmed; }
+  void heal() { state_ = State::kOpen; }
+  // Whether an answer was lost.
+  bool is_deaf() const { return state_ == State::kDeaf; }
+
+ private:
+  enum class State { kOpen, kArmed, kClaimed, kDeaf };
+  bool passes(test::Relay::Way way, std::string_view bytes) {
+    const bool is_answer = way == test::Relay::Way::kToClient;
+    if (state_ == State::kArmed && bytes.find("request_put") != bytes.npos)
+      state_ = State::kClaimed;
+    if (state_ == State::kClaimed && is_answer) state_ = State::kDeaf;
+    return state_ != State::kDeaf || !is_answer;
+  }
+  std::atomic<State> state_{State::kOpen};
+  test::Relay relay_;
+};
+
+// etcd has made the key, but the candidate has given up before it hears of it. The key's lease
+// would keep everybody away for a minute.
+TEST_F(LeadershipTest, AClaimWithoutAnswerLeavesNoKey) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  DeafRelay relay(cluster);
+  relay.arm();
+  Candidate first(io_, relay.urls(), "first", Duration(10'000), Duration(60'000));
+  ASSERT_TRUE(until([&] { return !first.lost.empty(); }));
+  EXPECT_TRUE(relay.is_deaf());
+  relay.heal();
+  EXPECT_TRUE(until([&] { return first.leadership.leads(); }));
+}
+
+TEST_F(LeadershipTest, ACandidateThatStopsLeavesNoKey) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  DeafRelay relay(cluster);
+  relay.arm();
+  Candidate first(io_, relay.urls(), "first", Duration(10'000), Duration(60'000));
+  ASSERT_TRUE(until([&] { return relay.is_deaf(); }));
+  relay.heal();
+  ASSERT_TRUE(stop(first));
+  EXPECT_TRUE(test::wait_until([&] { return cluster.get("/ddp-run/job/leader") == "none"; }));
+}
+
+TEST_F(LeadershipTest, AnOfficeIsTakenBackAlsoIfTheFirstAnswerIsLost) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  DeafRelay relay(cluster);
+  Candidate first(io_, relay.urls(), "first", Duration(10'000), Duration(60'000));
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  relay.arm();
+  const std::string at = cluster.endpoints();
+  ASSERT_EQ(cluster.etcdctl({"--endpoints", at, "del", "/ddp-run/job/leader"}).status, 0);
+  ASSERT_TRUE(until([&] { return !first.notices.empty(); }));
+  EXPECT_TRUE(relay.is_deaf());
+  relay.heal();
+  EXPECT_TRUE(store(first, record(5)));
+  EXPECT_TRUE(first.lost.empty());
+}
+
+// Somebody writes there between the look and the claim.
+TEST_F(LeadershipTest, AStateThatCannotBeReadAtTheClaimIsLookedAtAgain) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  const std::string at = cluster.endpoints();
+  Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(60'000));
+  first.before_claim = [&] {
+    EXPECT_EQ(cluster.etcdctl({"--endpoints", at, "put", "/ddp-run/job/state", "x"}).status, 0);
+  };
+  ASSERT_TRUE(until([&] { return !first.lost.empty(); }));
+  first.before_claim = {};
+  EXPECT_EQ(cluster.etcdctl({"--endpoints", at, "del", "/ddp-run/job/state"}).status, 0);
+  EXPECT_TRUE(until([&] { return first.leadership.leads(); }));
 }
 
 TEST_F(LeadershipTest, EtcdIsNotThere) {
