@@ -135,8 +135,8 @@ void Leadership::stand() {
     return look_after(kRepeat);
   }
   own_ = *own;
-  client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
-    if (phase_ != Phase::kStanding) return;
+  client_.grant_lease(options_.lease, kCallLimit, [this, term = term_](Result<LeaseId> lease) {
+    if (phase_ != Phase::kStanding || term != term_) return;
     if (!lease) return lose(lease.error().message);
     lease_ = *lease;
     claim(*lease, own_, false);
@@ -159,7 +159,7 @@ void Leadership::claim(LeaseId lease, const Leader& own, bool again) {
 
 void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const Leader& own,
                           bool again) {
-  if (phase_ != (again ? Phase::kRegaining : Phase::kStanding)) return;
+  if (phase_ != (again ? Phase::kRegaining : Phase::kStanding) || lease != lease_) return;
   if (!answer) {
     if (!again) return lose(answer.error().message);
     complain(answer.error());
@@ -187,8 +187,8 @@ void Leadership::take_over(Revision revision, const Leader& own) {
   own_ = own;
   ++state_.coordinators;
   client_.grant_lease(state_.record.finished ? options_.finished_life : options_.record_life,
-                      kCallLimit, [this](Result<LeaseId> granted) {
-                        if (phase_ != Phase::kTakingOver) return;
+                      kCallLimit, [this, term = term_](Result<LeaseId> granted) {
+                        if (phase_ != Phase::kTakingOver || term != term_) return;
                         if (!granted) return lose(granted.error().message);
                         record_lease_ = *granted;
                         record_renewal_ =
@@ -199,8 +199,8 @@ void Leadership::take_over(Revision revision, const Leader& own) {
 
 void Leadership::write_taken_over() {
   client_.transact(guarded_put(state_, record_lease_), kCallLimit,
-                   [this](Result<TransactionAnswer> answer) {
-                     if (phase_ != Phase::kTakingOver) return;
+                   [this, term = term_](Result<TransactionAnswer> answer) {
+                     if (phase_ != Phase::kTakingOver || term != term_) return;
                      if (!answer) return lose(answer.error().message);
                      if (!answer->succeeded) return lose("another ddp-run coordinates the job");
                      state_revision_ = answer->revision;
@@ -223,6 +223,7 @@ void Leadership::lose(const std::string& why) {
   if (stopped()) return;
   // The key may be ours and must not block the others.
   if (lease_ != 0) client_.revoke_lease(lease_, kCallLimit, [](const Result<bool>&) {});
+  ++term_;
   lease_ = 0;
   office_ = 0;
   pending_.clear();
@@ -274,8 +275,8 @@ void Leadership::lease_ended() {
 }
 
 void Leadership::regain() {
-  client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
-    if (phase_ != Phase::kRegaining) return;
+  client_.grant_lease(options_.lease, kCallLimit, [this, term = term_](Result<LeaseId> lease) {
+    if (phase_ != Phase::kRegaining || term != term_) return;
     if (!lease) {
       complain(lease.error());
       return lease_timer_.after(kRepeat, [this] { regain(); });
@@ -304,14 +305,15 @@ void Leadership::ask_who_leads() {
   client_.transact(
       {.compare = {{keys_.leader, Compare::What::kCreated, office_}}, .put = {}, .get = {}},
       kCallLimit,
-      [this, asked = std::exchange(unconfirmed_, {})](Result<TransactionAnswer> answer) {
-        if (!leads()) return;
+      [this, term = term_, office = office_,
+       asked = std::exchange(unconfirmed_, {})](Result<TransactionAnswer> answer) {
+        if (!leads() || term != term_) return;
         if (answer && answer->succeeded) {
           for (const auto& confirmed : asked) confirmed();
           return;
         }
         unconfirmed_.insert(unconfirmed_.begin(), asked.begin(), asked.end());
-        if (answer) return lease_ended();
+        if (answer) return office == office_ ? lease_ended() : ask_who_leads();
         try_again(answer.error());
       });
 }
@@ -332,8 +334,8 @@ void Leadership::write_next() {
   const bool finished = pending_.front().record.finished;
   if (!finished && record_lease_ != 0) return write(record_lease_);
   client_.grant_lease(finished ? options_.finished_life : options_.record_life, kCallLimit,
-                      [this, finished](Result<LeaseId> lease) {
-                        if (!leads() || !writing_) return;
+                      [this, finished, term = term_](Result<LeaseId> lease) {
+                        if (!leads() || term != term_) return;
                         if (lease) {
                           record_lease_ = *lease;
                           // A finished job's record is allowed to expire.
@@ -348,15 +350,16 @@ void Leadership::write_next() {
 void Leadership::write(LeaseId record_lease) {
   StoredState next{pending_.front().record, state_.coordinators};
   client_.transact(guarded_put(next, record_lease), kCallLimit,
-                   [this, next](Result<TransactionAnswer> answer) {
-                     if (!leads() || !writing_) return;
+                   [this, next, term = term_, office = office_](Result<TransactionAnswer> answer) {
+                     if (!leads() || term != term_) return;
                      writing_ = false;
                      if (!answer) {
                        if (answer.error().code == Errc::kNotFound) record_lease_ = 0;
                        return try_again(answer.error());
                      }
-                     // Its key is gone, so its lease has ended.
-                     if (!answer->succeeded) return lease_ended();
+                     // Its key is gone, so its lease has ended; or it has another one by now.
+                     if (!answer->succeeded)
+                       return office == office_ ? lease_ended() : write_next();
                      state_ = next;
                      state_revision_ = answer->revision;
                      const auto stored = std::move(pending_.front().stored);

@@ -133,6 +133,9 @@ class Leadership {
   net::Timer write_timer_;
 
   Leader own_;
+  // How often the leadership, or the hope for it, was lost. Answers of an earlier term do not
+  // count.
+  int term_ = 0;
   LeaseId lease_ = 0;            // Of the leader key, while it is ours or may be.
   Revision office_ = 0;          // The leader key's create_revision, while the key is ours.
   LeaseId record_lease_ = 0;     // Of the state key.

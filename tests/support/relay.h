@@ -16,8 +16,11 @@
 #include <list>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/base/unique_fd.h"
 #include "tests/support/listener.h"
@@ -77,6 +80,12 @@ class Relay {
     return std::exchange(counts_[index(way)], 0);
   }
   std::size_t num_accepted() const { return accepted_; }
+  // The answers to every request with this text wait until the next call. Empty: to none.
+  void hold(std::string text) {
+    const std::lock_guard lock(mutex_);
+    hold_ = std::move(text);
+    for (Pair& pair : pairs_) pair.held = false;
+  }
   // New connections are closed at once.
   void refuse(bool on) { refusing_ = on; }
 
@@ -84,6 +93,7 @@ class Relay {
   struct Pair {
     UniqueFd client, server;
     bool dead = false;
+    bool held = false;
   };
   static std::size_t index(Way way) { return way == Way::kToServer ? 0 : 1; }
 
@@ -93,7 +103,8 @@ class Relay {
       const std::lock_guard lock(mutex_);
       for (Pair& pair : pairs_) {
         move(pair, pair.client.get(), pair.server.get(), Way::kToServer);
-        if (!pair.dead) move(pair, pair.server.get(), pair.client.get(), Way::kToClient);
+        if (!pair.dead && !pair.held)
+          move(pair, pair.server.get(), pair.client.get(), Way::kToClient);
       }
       pairs_.remove_if([](const Pair& pair) { return pair.dead; });
     }
@@ -106,7 +117,7 @@ class Relay {
       const std::lock_guard lock(mutex_);
       for (const Pair& pair : pairs_) {
         entries.push_back({pair.client.get(), POLLIN, 0});
-        entries.push_back({pair.server.get(), POLLIN, 0});
+        if (!pair.held) entries.push_back({pair.server.get(), POLLIN, 0});
       }
     }
     ::poll(entries.data(), entries.size(), 5);
@@ -143,6 +154,8 @@ class Relay {
       pair.dead = true;
       return;
     }
+    if (way == Way::kToServer && !hold_.empty() && bytes.find(hold_) != bytes.npos)
+      pair.held = true;
     if (cut_ && cut_->way == way) {
       if (passed_ + bytes.size() >= cut_->after) {
         bytes = bytes.substr(0, cut_->after - passed_);
@@ -173,6 +186,7 @@ class Relay {
   std::mutex mutex_;  // Guards what follows.
   std::list<Pair> pairs_;
   std::optional<Cut> cut_;
+  std::string hold_;
   std::size_t passed_ = 0;  // Bytes in the direction of the cut.
   std::array<std::size_t, 2> counts_{};
   std::thread thread_;

@@ -402,6 +402,49 @@ TEST_F(LeadershipTest, AnOfficeIsTakenBackAlsoIfTheFirstAnswerIsLost) {
   EXPECT_TRUE(first.lost.empty());
 }
 
+// It leads again when etcd's answer to what it wrote in its first term comes.
+TEST_F(LeadershipTest, AnAnswerOfAnEarlierTermIsNotOneToThis) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  const std::string at = cluster.endpoints();
+  const auto written = [](Round round, int term) {
+    StoredState state;
+    state.record = record(round);
+    state.coordinators = term;
+    return to_base64(to_json(state));
+  };
+  std::atomic<bool> second_passes{false};
+  test::Relay relay(std::stoi(at.substr(at.find(':') + 1)),
+                    [&, second = written(6, 2)](test::Relay::Way, std::string_view bytes) {
+                      return second_passes || bytes.find(second) == bytes.npos;
+                    });
+  Candidate first(io_, {"http://127.0.0.1:" + std::to_string(relay.port())}, "first",
+                  Duration(10'000), Duration(60'000));
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  relay.hold(written(5, 1));
+  bool first_stored = false;
+  first.leadership.store(record(5), [&] { first_stored = true; });
+  ASSERT_TRUE(until([&] {
+    return cluster.get("/ddp-run/job/state").find(R"("next_round":5)") != std::string::npos;
+  }));
+  depose(cluster);
+  ASSERT_TRUE(until([&] { return !first.lost.empty(); }));
+  ASSERT_EQ(cluster.etcdctl({"--endpoints", at, "del", "/ddp-run/job/leader"}).status, 0);
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  bool second_stored = false;
+  bool confirmed = false;
+  first.leadership.store(record(6), [&] { second_stored = true; });
+  relay.hold("");
+  first.leadership.confirm([&] { confirmed = true; });
+  ASSERT_TRUE(until([&] { return confirmed; }));
+  EXPECT_FALSE(second_stored);
+  second_passes = true;
+  EXPECT_TRUE(until([&] { return second_stored; }));
+  EXPECT_FALSE(first_stored);
+  EXPECT_THAT(cluster.get("/ddp-run/job/state"), HasSubstr(R"("next_round":6)"));
+}
+
 // Somebody writes there between the look and the claim.
 TEST_F(LeadershipTest, AStateThatCannotBeReadAtTheClaimIsLookedAtAgain) {
   DDP_NEEDS_ETCD();
