@@ -72,7 +72,8 @@ constexpr auto kFlags = std::to_array<Flag>({
 
     {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
      "address of the rendezvous daemon. The ddp-run whose machine has this address runs the "
-     "daemon, unless one answers there already (default port 29400)",
+     "daemon, unless one answers there already (default port 29400). With --node-rank 0 it runs "
+     "it whatever its own addresses are",
      "--rdzv-endpoint node0:29400"},
     {kRendezvous, "rdzv-id", 0, "ID", "name of the job, the same on all nodes (default: none)",
      "--rdzv-id mnist-7"},

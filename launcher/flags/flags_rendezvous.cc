@@ -209,6 +209,9 @@ void settle_node_rank(FlagReader& reader, Options& options) {
     return;
   }
   options.spec.node_rank_is_wish = ranks_are_the_backends(reader);
+  // As torchrun's backend static, for which rank 0 is the server whatever the endpoint's name
+  // means.
+  if (options.endpoint && !options.spec.node_rank_is_wish) options.endpoint_is_master = true;
   if (!options.spec.node_rank_is_wish || options.spec.node_rank < options.spec.rules.max_nodes)
     return;
   options.warnings.push_back(

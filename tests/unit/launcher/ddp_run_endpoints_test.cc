@@ -158,6 +158,14 @@ TEST(Flags, TheMasterIsNodeZerosUnlessTheBackendGivesRanks) {
   EXPECT_FALSE(
       options_of({"--rdzv-backend", "c10d", "--master-addr", "m", "a"}).endpoint_is_master);
   EXPECT_FALSE(options_of({"--rdzv-endpoint", "m", "a"}).endpoint_is_master);
+  for (const Arguments& rank : {Arguments{"--node-rank", "0"}, {"--rdzv-conf", "rank=0"}}) {
+    Arguments all{"--rdzv-endpoint", "m"};
+    all.insert(all.end(), rank.begin(), rank.end());
+    all.emplace_back("a");
+    EXPECT_TRUE(options_of(all).endpoint_is_master) << rank.front();
+    all.insert(all.begin(), {"--rdzv-backend", "c10d"});
+    EXPECT_FALSE(options_of(all).endpoint_is_master) << rank.front();
+  }
 }
 
 const char* const kEndpointForm =
