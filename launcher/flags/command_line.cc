@@ -201,8 +201,10 @@ Result<CommandLine> split_command_line(const std::vector<std::string>& arguments
       line.arguments.assign(option.value.begin() + 1, option.value.end());
       continue;
     }
-    // No value of ours begins with --, so the library has taken the next flag for the value.
-    if (!option.value.empty() && option.value.front().starts_with("--")) {
+    // Without a =, a word that begins with -- is the next flag, which the library has taken for the
+    // value.
+    const bool is_next_word = option.original_tokens.size() > 1;
+    if (is_next_word && !option.value.empty() && option.value.front().starts_with("--")) {
       return value_missing(option.string_key);
     }
     GivenFlag given{option.value.empty() ? "" : option.value.front(), "--" + option.string_key};

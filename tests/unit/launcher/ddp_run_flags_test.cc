@@ -151,6 +151,13 @@ TEST(Flags, UnderscoresInValuesStay) {
   EXPECT_EQ(options_of({"--rdzv_id", "my_job_1", "a"}).job_id, "my_job_1");
 }
 
+TEST(Flags, AValueAfterAnEqualsSignMayBeginWithDashes) {
+  EXPECT_EQ(options_of({"--rdzv-id=--nnodes", "a"}).job_id, "--nnodes");
+  EXPECT_EQ(options_of({"--rdzv_id=--", "--nnodes=1", "a"}).job_id, "--");
+  EXPECT_EQ(options_of({"--log-line-prefix-template=--${rank} ", "a"}).spec.output.prefix,
+            "--${rank} ");
+}
+
 TEST(Flags, WhatFollowsTheProgramBelongsToIt) {
   const Options options =
       options_of({"--standalone", "train.py", "--nnodes", "4:2", "-x", "--", "-m", "a_b", ""});
