@@ -21,7 +21,9 @@ Result<std::optional<Placement>> read_pbs_task(const GetEnvironment& environment
   placement.source = fmt::format("PBS_NODENUM={}", **node);
   placement.node_rank = **node;
   placement.job_id = text_of(environment, "PBS_JOBID");
-  placement.size_remedy = "set PET_NNODES to the number of lines of PBS_NODEFILE";
+  placement.size_remedy =
+      "start it once on each host (select=N:mpiprocs=1; Torque's pbsdsh -u) and set PET_NNODES to "
+      "the number of different hosts in PBS_NODEFILE";
   placement.meeting_remedy =
       "set MASTER_ADDR to the first host: pbsdsh -- sh -c 'MASTER_ADDR=HOST exec ddp-run ...'; or "
       "leave pbsdsh out, and ddp-run starts itself on the job's hosts";

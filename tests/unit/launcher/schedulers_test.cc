@@ -9,6 +9,7 @@
 namespace ddp::flags {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // As in the messages of ddp-run.
@@ -296,7 +297,9 @@ TEST(Pbs, ATaskOfPbsdshHasItsRankFromPbs) {
                    {"PBS_NODENUM", "1"},
                    {"PBS_TASKNUM", "1"},
                    {"PBS_NODEFILE", "/no/file"}};
-  EXPECT_THAT(refusal({"train"}, task), HasSubstr("PBS_NODENUM=1: PBS does not say how many"));
+  EXPECT_THAT(refusal({"train"}, task),
+              AllOf(HasSubstr("PBS_NODENUM=1: PBS does not say how many"),
+                    HasSubstr("number of different hosts in PBS_NODEFILE")));
   task["PET_NNODES"] = "2";
   EXPECT_THAT(refusal({"train"}, task), HasSubstr("PBS_NODENUM=1: PBS does not say where"));
   task["MASTER_ADDR"] = "n1";
