@@ -1,10 +1,13 @@
 // Computing in one type, reducing in another, stepping in the parameters' own.
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -105,6 +108,124 @@ TEST(MixedPrecision, LeavesFullParametersBehindNoSyncAndForwardsWithoutGradients
     const at::Tensor both = module->layers[0]->weight.grad();
     EXPECT_EQ(both.scalar_type(), torch::kFloat);
   });
+}
+
+// Two layers, with a look at the gradient between them: then the second layer has its gradients.
+struct Watched : torch::nn::Module {
+  Watched() : first(torch::nn::Linear(6, 5)), second(torch::nn::Linear(5, 4)) {
+    register_module("first", first);
+    register_module("second", second);
+    scale = register_parameter("scale", torch::ones({5}));
+    fill(*this, 7);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    if (in_forward) in_forward();
+    const at::Tensor between = first(x).tanh() * scale;
+    if (between.requires_grad()) {
+      between.register_hook([this](const at::Tensor& gradient) {
+        if (in_backward) in_backward();
+        return gradient;
+      });
+    }
+    return second(between);
+  }
+  torch::nn::Linear first, second;
+  at::Tensor scale;  // The graph has it itself, where a layer's weight is there transposed.
+  std::function<void()> in_forward, in_backward;
+};
+
+DistributedDataParallelOptions in_bfloat16() {
+  DistributedDataParallelOptions options;
+  options.mixed_precision.param_dtype = torch::kBFloat16;
+  return options;
+}
+
+void expect_full(const Watched& module, const std::string& before) {
+  EXPECT_EQ(bytes_of(module), before);
+  for (const at::Tensor& parameter : module.parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), torch::kFloat);
+    const at::Tensor& gradient = parameter.grad();
+    EXPECT_TRUE(!gradient.defined() || gradient.scalar_type() == torch::kFloat);
+  }
+}
+
+void fail_on_purpose() { throw std::domain_error("on purpose"); }
+
+// As when a peer is lost: an elastic training makes the next wrapper of the same module.
+TEST(MixedPrecision, AWrapperWhoseBackwardFailedLeavesFullParametersBehind) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto module = std::make_shared<Watched>();
+    const std::string before = bytes_of(*module);
+    {
+      DistributedDataParallel model(module, group, in_bfloat16());
+      group->barrier()->wait();  // The others must be through with making theirs.
+      module->in_backward = [&group] { group->abort("a peer is lost"); };
+      EXPECT_THAT(error_of([&] { loss_of(model(input_of(group->rank()))).backward(); }),
+                  testing::HasSubstr("a peer is lost"));
+    }
+    expect_full(*module, before);
+  });
+}
+
+// Parameters are full again when the ranks wait for each other.
+TEST(MixedPrecision, AWrapperWhoseReductionFailedLeavesFullGradientsBehind) {
+  run_ranks({1}, [](const GroupPtr& group) {
+    const auto module = std::make_shared<Watched>();
+    const std::string before = bytes_of(*module);
+    {
+      DistributedDataParallel model(module, group, in_bfloat16());
+      model.register_comm_hook(std::make_shared<int>(0), [](int&, GradBucket& bucket) {
+        return Future(bucket.buffer()).then([](at::Tensor average) {
+          fail_on_purpose();
+          return average;
+        });
+      });
+      EXPECT_THAT(error_of([&] { loss_of(model(input_of(0))).backward(); }),
+                  testing::HasSubstr("on purpose"));
+    }
+    expect_full(*module, before);
+  });
+}
+
+TEST(MixedPrecision, AForwardThatFailsLeavesFullParametersBehind) {
+  run_ranks({1}, [](const GroupPtr& group) {
+    const auto module = std::make_shared<Watched>();
+    const std::string before = bytes_of(*module);
+    DistributedDataParallel model(module, group, in_bfloat16());
+    module->in_forward = fail_on_purpose;
+    EXPECT_THAT(error_of([&] { model(input_of(0)); }), testing::HasSubstr("on purpose"));
+    expect_full(*module, before);
+  });
+}
+
+// And one without gradients, such as a validation, ends what a backward that failed has begun.
+TEST(MixedPrecision, GoesOnBehindABackwardThatFailed) {
+  for (const bool synchronises : {true, false}) {
+    run_ranks({1}, [&](const GroupPtr& group) {
+      const auto module = std::make_shared<Watched>();
+      const std::string before = bytes_of(*module);
+      DistributedDataParallel model(module, group, in_bfloat16());
+      const auto backward = [&] {
+        const auto guard =
+            synchronises ? nullptr : std::unique_ptr<NoSync>(new NoSync(model.core().reducer()));
+        loss_of(model(input_of(0))).backward();
+      };
+      backward();
+      const at::Tensor expected = module->first->weight.grad().clone();
+      module->in_backward = fail_on_purpose;
+      EXPECT_THAT(error_of(backward), testing::HasSubstr("on purpose"));
+      {
+        const torch::NoGradGuard no_grad;
+        model(input_of(0));
+      }
+      EXPECT_EQ(bytes_of(*module), before);
+      module->in_backward = nullptr;
+      model.zero_grad();
+      backward();
+      expect_full(*module, before);
+      EXPECT_TRUE(same_bytes(module->first->weight.grad(), expected));
+    });
+  }
 }
 
 }  // namespace

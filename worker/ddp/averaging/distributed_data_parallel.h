@@ -47,7 +47,8 @@ namespace ddp {
 // says how gradients of devices other than the CPU travel.
 //
 // With mixed_precision, parameters have their low-precision type from a forward until its backward
-// (or, without gradients, its end): look at them before or after.
+// (or, without gradients, its end): look at them before or after. If that forward throws, they have
+// their own type again; if the backward does, from the next forward or the wrapper's end on.
 //
 // Parameters registered or unfrozen after construction are not reduced. The object keeps the module
 // and the group alive.
@@ -68,14 +69,14 @@ class DistributedDataParallel {
   // Runs the module's forward. Broadcasts the buffers first if the options ask for it.
   template <typename... Arguments>
   auto forward(Arguments&&... arguments) {
-    core_->before_forward(module_->is_training());
+    DistributedDataParallelCore::Forward forward(*core_, module_->is_training());
     using Output = decltype(module_->forward(cast(std::forward<Arguments>(arguments))...));
     if constexpr (std::is_void_v<Output>) {
       module_->forward(cast(std::forward<Arguments>(arguments))...);
-      core_->after_forward();
+      forward.done();
     } else {
       Output output = module_->forward(cast(std::forward<Arguments>(arguments))...);
-      core_->after_forward();
+      forward.done();
       if (core_->wants_outputs()) core_->watch_outputs(tensors_of_output(output));
       return output;
     }

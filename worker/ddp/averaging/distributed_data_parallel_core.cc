@@ -155,6 +155,20 @@ bool DistributedDataParallelCore::will_sync_buffers(bool is_training) const {
          reducer_->synced_passes() != buffers_as_of_;
 }
 
+DistributedDataParallelCore::Forward::Forward(DistributedDataParallelCore& core, bool is_training)
+    : core_(core) {
+  core.before_forward(is_training);
+}
+
+DistributedDataParallelCore::Forward::~Forward() {
+  if (!is_done_ && core_.low_) core_.low_->restore();
+}
+
+void DistributedDataParallelCore::Forward::done() {
+  is_done_ = true;
+  core_.after_forward();
+}
+
 void DistributedDataParallelCore::before_forward(bool is_training) {
   if (sharded_step_.wait) sharded_step_.wait();
   const bool with_gradients = at::GradMode::is_enabled();
@@ -166,6 +180,8 @@ void DistributedDataParallelCore::before_forward(bool is_training) {
     buffers_as_of_ = reducer_->synced_passes();
     buffers_->run(*group_, is_joining() ? join_->first_live() : 0, buffers_tag());
   }
+  // A backward that has failed has left them low.
+  if (low_ && reducer_->drop_abandoned_passes()) low_->restore();
   if (low_ && low_->lower() && with_gradients) reducer_->renew_hooks();
 }
 

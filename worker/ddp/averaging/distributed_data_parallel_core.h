@@ -99,9 +99,20 @@ class DistributedDataParallelCore {
   DistributedDataParallelCore(const DistributedDataParallelCore&) = delete;
   DistributedDataParallelCore& operator=(const DistributedDataParallelCore&) = delete;
 
-  // Called before and after the module's forward.
-  void before_forward(bool is_training);
-  void after_forward();
+  // Made before the module's forward. done() is called after it; where it is not, forward has
+  // thrown.
+  class Forward {
+   public:
+    Forward(DistributedDataParallelCore& core, bool is_training);
+    ~Forward();
+    Forward(const Forward&) = delete;
+    Forward& operator=(const Forward&) = delete;
+    void done();
+
+   private:
+    DistributedDataParallelCore& core_;
+    bool is_done_ = false;
+  };
   // Whether the caller must call watch_outputs() after forward.
   bool wants_outputs() const;
   void watch_outputs(const std::vector<at::Tensor>& outputs);
@@ -141,6 +152,8 @@ class DistributedDataParallelCore {
   const std::shared_ptr<ProcessGroup>& group_ptr() const { return group_; }
 
  private:
+  void before_forward(bool is_training);
+  void after_forward();
   std::vector<at::Tensor> parameters_and(bool buffers) const;
   void announce_forward(bool with_buffers);
 

@@ -1,5 +1,6 @@
 #include "worker/ddp/averaging/low_precision_parameters.h"
 
+#include <exception>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -12,6 +13,20 @@ LowPrecisionParameters::LowPrecisionParameters(const std::vector<at::Tensor>& pa
   for (const at::Tensor& tensor : parameters) {
     if (!tensor.is_floating_point() || tensor.scalar_type() == type) continue;
     parameters_.push_back({tensor, tensor.variable_data(), tensor.variable_data().to(type)});
+  }
+}
+
+LowPrecisionParameters::~LowPrecisionParameters() {
+  try {
+    restore();
+    // Also where parameters are full already: the reduction may have failed behind that.
+    const at::NoGradGuard no_grad;
+    for (Parameter& parameter : parameters_) {
+      at::Tensor& gradient = parameter.tensor.mutable_grad();
+      if (gradient.defined()) gradient = gradient.to(parameter.tensor.scalar_type());
+    }
+  } catch (const std::exception&) {
+    // No memory for gradients in their own type; the next zero_grad drops them.
   }
 }
 

@@ -11,6 +11,11 @@ namespace ddp {
 class LowPrecisionParameters {
  public:
   LowPrecisionParameters(const std::vector<at::Tensor>& parameters, at::ScalarType type);
+  // Parameters and gradients have their own type afterwards, also behind a backward that failed:
+  // the module may live on, in another wrapper.
+  ~LowPrecisionParameters();
+  LowPrecisionParameters(const LowPrecisionParameters&) = delete;
+  LowPrecisionParameters& operator=(const LowPrecisionParameters&) = delete;
 
   // Gives them the low type and rounded values. Returns whether anything changed.
   bool lower();

@@ -128,6 +128,9 @@ class Reducer {
   // std::logic_error naming the parameter. For the start of a forward.
   void check_types();
 
+  // Forgets a backward that ended with an exception. Returns whether there was one.
+  bool drop_abandoned_passes();
+
   // Call it after parameters got another type, which gives them other nodes in the graph.
   void renew_hooks();
 
@@ -205,6 +208,7 @@ class Reducer {
   void on_gradient(std::size_t index);
   Pass& enter_pass(bool from_outputs);
   bool is_nested_in(const Pass& pass) const;
+  bool drop_abandoned_pass();
   void begin_pass(const void* graph, bool from_outputs);
   void enter_local_pass();
   void start(Pass& pass);
@@ -251,6 +255,7 @@ class Reducer {
   std::weak_ptr<Pass> pass_;
   std::weak_ptr<LocalPass> local_pass_;
   bool in_pass_ = false;  // Between the first hook and the end; true with pass_ expired: abandoned.
+  bool in_local_pass_ = false;  // The same for local_pass_.
   buckets::BucketProgress progress_;
   PassTimer timer_;
   JoinCalls* join_ = nullptr;

@@ -112,12 +112,24 @@ bool Reducer::is_nested_in(const Pass& pass) const {
          (!is_all_on_cpu_ || pass.thread == std::this_thread::get_id());
 }
 
+// In a larger group, a backward that was abandoned has aborted the group.
+bool Reducer::drop_abandoned_pass() {
+  if (!in_pass_ || !pass_.expired()) return false;
+  in_pass_ = false;
+  buckets_.drain();
+  for (Parameter& parameter : parameters_) parameter.used = false;
+  return true;
+}
+
+bool Reducer::drop_abandoned_passes() {
+  const std::lock_guard lock(mutex_);
+  const bool was_local = in_local_pass_ && local_pass_.expired();
+  if (was_local) in_local_pass_ = false;
+  return drop_abandoned_pass() || was_local;
+}
+
 void Reducer::begin_pass(const void* graph, bool from_outputs) {
-  if (in_pass_) {
-    // The backward before this one was abandoned; in a larger group that aborted the group.
-    buckets_.drain();
-    for (Parameter& parameter : parameters_) parameter.used = false;
-  }
+  drop_abandoned_pass();
   if (const auto shared = reduced_.find_shared()) {
     const std::string text = fmt::format(
         "parameter {} is reduced by {} DistributedDataParallel modules; destroy one of them first",
@@ -144,8 +156,10 @@ void Reducer::enter_local_pass() {
     slots().match_types();
     const std::lock_guard lock(mutex_);
     pass->is_finished = true;
+    in_local_pass_ = false;
   });
   local_pass_ = pass;
+  in_local_pass_ = true;
 }
 
 void Reducer::start(Pass& pass) {

@@ -26,9 +26,9 @@ class DdpReplica : public Replica {
 
   void zero_grad() override { core_.zero_grad(/*set_to_none=*/true); }
   at::Tensor forward(const std::function<at::Tensor()>& compute) override {
-    core_.before_forward(module_->is_training());
+    DistributedDataParallelCore::Forward forward(core_, module_->is_training());
     at::Tensor output = compute();
-    core_.after_forward();
+    forward.done();
     if (core_.wants_outputs()) core_.watch_outputs(tensors_of_output(output));
     return output;
   }
