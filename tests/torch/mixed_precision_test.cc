@@ -228,5 +228,24 @@ TEST(MixedPrecision, GoesOnBehindABackwardThatFailed) {
   }
 }
 
+TEST(MixedPrecision, AForwardWithoutGradientsLeavesAPendingBackwardItsParameters) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto module = std::make_shared<Watched>();
+    const std::string before = bytes_of(*module);
+    DistributedDataParallel model(module, group, in_bfloat16());
+    loss_of(model(input_of(group->rank()))).backward();
+    const at::Tensor expected = module->first->weight.grad().clone();
+    model.zero_grad();
+    const at::Tensor loss = loss_of(model(input_of(group->rank())));
+    {
+      const torch::NoGradGuard no_grad;
+      EXPECT_EQ(model(input_of(5)).scalar_type(), torch::kBFloat16);
+    }
+    loss.backward();
+    expect_full(*module, before);
+    EXPECT_TRUE(same_bytes(module->first->weight.grad(), expected));
+  });
+}
+
 }  // namespace
 }  // namespace ddp::test

@@ -157,19 +157,19 @@ bool DistributedDataParallelCore::will_sync_buffers(bool is_training) const {
 
 DistributedDataParallelCore::Forward::Forward(DistributedDataParallelCore& core, bool is_training)
     : core_(core) {
-  core.before_forward(is_training);
+  lowered_ = core.before_forward(is_training);
 }
 
 DistributedDataParallelCore::Forward::~Forward() {
-  if (!is_done_ && core_.low_) core_.low_->restore();
+  if (!is_done_ && lowered_) core_.low_->restore();
 }
 
 void DistributedDataParallelCore::Forward::done() {
   is_done_ = true;
-  core_.after_forward();
+  core_.after_forward(lowered_);
 }
 
-void DistributedDataParallelCore::before_forward(bool is_training) {
+bool DistributedDataParallelCore::before_forward(bool is_training) {
   if (sharded_step_.wait) sharded_step_.wait();
   const bool with_gradients = at::GradMode::is_enabled();
   if (with_gradients && !low_) reducer_->check_types();
@@ -182,12 +182,14 @@ void DistributedDataParallelCore::before_forward(bool is_training) {
   }
   // A backward that has failed has left them low.
   if (low_ && reducer_->drop_abandoned_passes()) low_->restore();
-  if (low_ && low_->lower() && with_gradients) reducer_->renew_hooks();
+  const bool lowered = low_ && low_->lower();
+  if (lowered && with_gradients) reducer_->renew_hooks();
+  return lowered;
 }
 
-void DistributedDataParallelCore::after_forward() {
+void DistributedDataParallelCore::after_forward(bool lowered) {
   if (!at::GradMode::is_enabled()) {
-    if (low_) low_->restore();
+    if (lowered) low_->restore();
   } else if (reducer_->require_sync()) {
     reducer_->timer().end_forward();
   }

@@ -112,6 +112,7 @@ class DistributedDataParallelCore {
    private:
     DistributedDataParallelCore& core_;
     bool is_done_ = false;
+    bool lowered_ = false;  // Parameters were not low before, so no backward is pending.
   };
   // Whether the caller must call watch_outputs() after forward.
   bool wants_outputs() const;
@@ -152,8 +153,9 @@ class DistributedDataParallelCore {
   const std::shared_ptr<ProcessGroup>& group_ptr() const { return group_; }
 
  private:
-  void before_forward(bool is_training);
-  void after_forward();
+  // Returns whether parameters were lowered for it.
+  bool before_forward(bool is_training);
+  void after_forward(bool lowered);
   std::vector<at::Tensor> parameters_and(bool buffers) const;
   void announce_forward(bool with_buffers);
 
