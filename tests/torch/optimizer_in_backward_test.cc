@@ -141,6 +141,12 @@ TEST(OptimizerInBackward, NamesWhatItCannotUpdate) {
     delayed.delay_all_reduce_named_params = {"layer3.weight"};
     delayed.param_to_hook_all_reduce = "layer0.weight";
     EXPECT_THAT(complaint(*sgd, delayed), HasSubstr("layer3.weight is sparse or delayed"));
+    DistributedDataParallelOptions unused;
+    unused.find_unused_parameters = true;
+    EXPECT_THAT(complaint(*sgd, unused), HasSubstr("find_unused_parameters"));
+    DistributedDataParallelOptions fixed;
+    fixed.static_graph = true;
+    EXPECT_THAT(complaint(*sgd, fixed), HasSubstr("static_graph"));
     ReplicatedMlp model(mlp, group);
     const OptimizerInBackward first(*sgd, model);
     EXPECT_THROW(OptimizerInBackward(*sgd, model), std::logic_error);

@@ -117,6 +117,10 @@ class DistributedDataParallelCore {
   // Whether the caller must call watch_outputs() after forward.
   bool wants_outputs() const;
   void watch_outputs(const std::vector<at::Tensor>& outputs);
+  // Whether a backward may leave parameters without a gradient on all ranks.
+  bool allows_unused_parameters() const {
+    return options_.find_unused_parameters || options_.static_graph;
+  }
   // The type to which forward converts its inputs, if any.
   std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
 

@@ -135,6 +135,12 @@ OptimizerInBackward::OptimizerInBackward(torch::optim::Optimizer& optimizer,
         "OptimizerInBackward: the model has mixed_precision, whose parameters have another type "
         "during backward");
   }
+  if (model.allows_unused_parameters()) {
+    throw std::invalid_argument(
+        "OptimizerInBackward: the model has find_unused_parameters or static_graph; when a bucket "
+        "is updated, no rank knows yet which of its parameters nobody has used, and a step would "
+        "change them");
+  }
   Reducer& reducer = model.reducer();
   std::vector<at::Tensor> trained;
   for (std::size_t index = 0; index < reducer.num_parameters(); ++index) {

@@ -28,9 +28,9 @@ namespace ddp {
 // throws, some parameters have been updated and others not: go back to a checkpoint.
 class OptimizerInBackward {
  public:
-  // Throws std::invalid_argument for LBFGS, mixed precision, sparse or delayed gradients, and
-  // parameters of the optimizer that the model does not train; std::logic_error if the model has a
-  // communication hook. The optimizer outlives the model.
+  // Throws std::invalid_argument for LBFGS, mixed precision, find_unused_parameters, static_graph,
+  // sparse or delayed gradients, and parameters of the optimizer that the model does not train;
+  // std::logic_error if the model has a communication hook. The optimizer outlives the model.
   template <typename M>
   OptimizerInBackward(torch::optim::Optimizer& optimizer, DistributedDataParallel<M>& model)
       : OptimizerInBackward(optimizer, model.core()) {}
