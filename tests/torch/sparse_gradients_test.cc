@@ -28,7 +28,7 @@ struct Words : torch::nn::Module {
     fill(*this, 7);
   }
   at::Tensor forward(const at::Tensor& words, bool use_table = true) {
-    if (!use_table) return layer(torch::ones({1, 4}));
+    if (!use_table) return layer(torch::ones({1, 4}, layer->weight.options()));
     return layer(table(words));
   }
   torch::nn::Embedding table{nullptr};
@@ -82,6 +82,27 @@ TEST(SparseGradients, OfAnEmbeddingThatARankDoesNotUse) {
     EXPECT_TRUE(torch::allclose(weight.grad().to_dense(),
                                 reference.table->weight.grad().to_dense() / 3, 1e-5, 1e-8));
   });
+}
+
+// One rank sends its rows during backward, when parameters are low, the other at its end.
+TEST(SparseGradients, TravelInOneTypeWithMixedPrecision) {
+  for (const at::ScalarType reduce : {torch::kBFloat16, torch::kFloat}) {
+    run_ranks({2}, [&](const GroupPtr& group) {
+      DistributedDataParallelOptions options;
+      options.find_unused_parameters = true;
+      options.mixed_precision.param_dtype = torch::kBFloat16;
+      options.mixed_precision.reduce_dtype = reduce;
+      DistributedDataParallel model(std::make_shared<Words>(true), group, options);
+      const at::Tensor weight = model.module().table->weight;
+      loss_of(model(words_of(0, 0), group->rank() == 1)).backward();
+      ASSERT_TRUE(weight.grad().defined());
+      EXPECT_EQ(weight.grad().scalar_type(), torch::kFloat);
+      Words reference(true);
+      loss_of(reference.forward(words_of(0, 0))).backward();
+      EXPECT_TRUE(torch::allclose(weight.grad().to_dense(),
+                                  reference.table->weight.grad().to_dense() / 2, 0.05, 1e-3));
+    });
+  }
 }
 
 TEST(SparseGradients, TravelWhateverTheHookDoes) {

@@ -63,8 +63,9 @@ void GradientBuckets::allocate() {
   for (std::size_t index = 0; index < layouts_.size(); ++index) {
     Bucket& bucket = buckets_[index];
     if (bucket.kind == Kind::kSparse) {
+      const NamedTensor& parameter = slots_.parameter(layouts_[index].slots.front().parameter);
       bucket.sparse = std::make_unique<SparseReduction>(
-          group_, slots_.parameter(layouts_[index].slots.front().parameter),
+          group_, parameter, options_.element_type.value_or(parameter.tensor.scalar_type()),
           reductions_[bucket.first_piece].tag);
     } else {
       of_kind[bucket.kind == Kind::kPlain ? 1 : 0].push_back(layouts_[index]);

@@ -14,9 +14,10 @@
 namespace ddp {
 
 SparseReduction::SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter,
-                                 SharedText tag)
+                                 at::ScalarType type, SharedText tag)
     : group_(std::move(group)),
       parameter_(std::move(parameter)),
+      type_(type),
       tag_(std::move(tag)),
       counts_(static_cast<std::size_t>(group_->size()), 0) {
   const at::Tensor& tensor = parameter_.tensor;
@@ -41,10 +42,10 @@ void SparseReduction::start(const at::Tensor& gradient) {
                       parameter_.name, sparse.sparse_dim()));
     }
     rows_ = sparse.indices().flatten().contiguous();
-    values_ = sparse.values().to(like.scalar_type()).contiguous();
+    values_ = sparse.values().to(type_).contiguous();
   } else {
     rows_ = at::empty({0}, at::kLong);
-    values_ = at::empty({0}, at::TensorOptions(like.scalar_type()));
+    values_ = at::empty({0}, at::TensorOptions(type_));
   }
   std::int64_t& mine = counts_[static_cast<std::size_t>(group_->rank())];
   mine = rows_.numel();

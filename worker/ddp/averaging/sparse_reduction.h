@@ -22,7 +22,9 @@ namespace ddp {
 // operations. Used by one thread at a time; throws CollectiveError.
 class SparseReduction {
  public:
-  SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter, SharedText tag);
+  // Rows travel and are summed in that type, whatever type the parameter has at the time.
+  SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter, at::ScalarType type,
+                  SharedText tag);
 
   // Tells the others how many rows there are. An undefined gradient has none. Throws
   // std::invalid_argument naming the parameter.
@@ -37,6 +39,7 @@ class SparseReduction {
  private:
   std::shared_ptr<ProcessGroup> group_;
   NamedTensor parameter_;
+  at::ScalarType type_;
   SharedText tag_;
   std::int64_t row_elements_ = 1;
   at::Tensor rows_;    // This rank's row numbers.
