@@ -47,6 +47,10 @@ void Choice::derive() {
 bool Choice::ring(const OpRecord& record, const transport::Topology& topology) const {
   if (record.kind != OpKind::kAllReduce || topology.nodes() < 2) return false;
   if (topology.nodes() != topology.world_size()) return false;
+  // It would store the running sum in f16, which may be infinite where the average is not.
+  const bool may_overflow = static_cast<DType>(record.type) == DType::kF16 &&
+                            static_cast<ReduceOp::Kind>(record.op) == ReduceOp::kAvg;
+  if (may_overflow) return false;
   if (costs_.forced_between != Algorithm::kAuto) return costs_.forced_between == Algorithm::kRing;
   const std::size_t bytes = record.count * dtype_bytes(static_cast<DType>(record.type));
   return topology.nodes() >= costs_.ring_from_nodes && bytes >= costs_.ring_from_bytes;

@@ -50,6 +50,7 @@ class Choice {
   // Whether small operations may be done in one shot, and registered buffers in place.
   bool one_shot() const { return one_shot_; }
   bool in_place() const { return in_place_; }
+  // Never for averages of f16, even if it is forced.
   bool ring(const OpRecord& record, const transport::Topology& topology) const;
   // Whether two nodes swap all their partial sums instead of parts.
   bool swap(const transport::Topology& topology) const;

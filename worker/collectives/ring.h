@@ -20,7 +20,8 @@ namespace ddp::collectives {
 //
 // The sum of part p begins with rank p and goes around the ring. So results are the same on all
 // ranks and from run to run, but not bitwise equal to those of the other algorithms, and half types
-// are rounded at every step.
+// are rounded at every step. For averages of f16 it is not used, because their running sums may be
+// infinite.
 class Ring {
  public:
   // scratch: kept from operation to operation.

@@ -87,6 +87,16 @@ TEST_P(Rings, SumsAveragesAndFactors) {
   });
 }
 
+// Running sums of such values are infinite in f16.
+TEST_P(Rings, AnAverageOfF16IsFiniteWhereItsSumIsNot) {
+  on_ring([](ProcessGroup& group) {
+    constexpr std::uint16_t k40000 = 0x78E2;
+    std::vector<std::uint16_t> values(1001, k40000);
+    group.all_reduce({values.data(), values.size(), DType::kF16}, ReduceOp::kAvg)->wait();
+    EXPECT_EQ(values, std::vector<std::uint16_t>(1001, k40000));
+  });
+}
+
 TEST_P(Rings, AllRanksHaveTheSameBitsInEveryRun) {
   on_ring([](ProcessGroup& group) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
