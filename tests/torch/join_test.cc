@@ -98,6 +98,28 @@ TEST_P(JoinModes, RanksWithoutInputGiveZerosAndGetTheLastModel) {
   }
 }
 
+// Its gradient is as large as it is told.
+struct Steep : torch::nn::Module {
+  Steep() : weight(register_parameter("weight", torch::ones({4}))) {}
+  at::Tensor forward(double slope) { return (weight * slope).sum(); }
+  at::Tensor weight;
+};
+
+// Whose sum float16 cannot hold.
+TEST(Join, DividingByTheRanksWithInputKeepsLargeAveragesFinite) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    DistributedDataParallelOptions options;
+    options.mixed_precision.reduce_dtype = torch::kHalf;
+    DistributedDataParallel model(std::make_shared<Steep>(), group, options);
+    const auto join = model.join(/*divide_by_initial_world_size=*/false);
+    for (int step = 0; step < (group->rank() == 0 ? 1 : 3); ++step) {
+      model.zero_grad();
+      model(40'000.0).backward();
+      EXPECT_TRUE(torch::equal(model.module().weight.grad(), torch::full({4}, 40'000.0))) << step;
+    }
+  });
+}
+
 TEST(Join, DividingByTheInitialSizeIsTheAverageWithZerosToTheBit) {
   const std::string expected = joint_weights({1, 3}, true);
   run_ranks({2}, [&](const GroupPtr& group) {

@@ -65,6 +65,11 @@ class GradientBuckets {
 
   const std::vector<buckets::BucketLayout>& layouts() const { return layouts_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
+  // Whether it is in memory, and in float16.
+  bool is_half(std::size_t bucket) const {
+    const GradBucket* memory = buckets_[bucket].memory;
+    return memory != nullptr && memory->buffer().scalar_type() == at::kHalf;
+  }
 
   // In the order in which they are launched: bucket after bucket.
   const std::vector<buckets::BucketPiece>& pieces() const { return pieces_; }

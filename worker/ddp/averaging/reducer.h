@@ -231,7 +231,9 @@ class Reducer {
   void rebuild();
   void poll_pieces();
   void note_done(std::size_t bucket);
-  ReduceOp reduce_op() const;
+  bool divides_by_live() const;
+  ReduceOp reduce_op(std::size_t bucket) const;
+  double scale_of(std::size_t bucket) const;
   GradientSlots& slots() { return buckets_.slots(); }
   const GradientSlots& slots() const { return buckets_.slots(); }
   bool joining() const { return join_ != nullptr && !join_->is_over(); }

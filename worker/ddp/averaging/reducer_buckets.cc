@@ -48,9 +48,20 @@ void Reducer::stage_rest() {
   }
 }
 
-ReduceOp Reducer::reduce_op() const {
-  const bool divide_later = joining() && !join_->options().divide_by_initial_world_size;
-  return divide_later ? ReduceOp::kSum : ReduceOp::kAvg;
+bool Reducer::divides_by_live() const {
+  return joining() && !join_->options().divide_by_initial_world_size;
+}
+
+// A sum of float16 may be infinite where its average is not.
+ReduceOp Reducer::reduce_op(std::size_t bucket) const {
+  return divides_by_live() && !buckets_.is_half(bucket) ? ReduceOp::kSum : ReduceOp::kAvg;
+}
+
+// What is left to multiply the bucket by.
+double Reducer::scale_of(std::size_t bucket) const {
+  const double ranks = divides_by_live() ? join_->live() : group_->size();
+  if (is_sparse(bucket) || reduce_op(bucket) == ReduceOp::kSum) return 1.0 / ranks;
+  return group_->size() / ranks;
 }
 
 bool Reducer::may_skip(std::size_t bucket) const {
@@ -67,7 +78,7 @@ void Reducer::launch_ready_pieces() {
     const std::size_t bucket = buckets_.pieces()[*index].bucket;
     if (may_skip(bucket)) continue;
     if (options_.batched_grad_copy) stage_deferred(*index);
-    buckets_.launch(*index, reduce_op());
+    buckets_.launch(*index, reduce_op(bucket));
     timer_.launched(*index);
   }
   if (timer_.is_on()) poll_pieces();
@@ -103,10 +114,8 @@ void Reducer::complete(bool shadow) {
   if (exchange) exchange_used(shadow);
   buckets_.finish_stages();
   if (joining() && !shadow) join_->finish();
-  const bool divide_by_live = reduce_op() == ReduceOp::kSum;
-  const double scale = 1.0 / (divide_by_live ? join_->live() : group_->size());
   for (std::size_t bucket = 0; bucket < buckets().size(); ++bucket) {
-    publish_bucket(bucket, is_sparse(bucket) || divide_by_live ? scale : 1, shadow);
+    publish_bucket(bucket, scale_of(bucket), shadow);
   }
 }
 
@@ -135,7 +144,8 @@ void Reducer::shadow_backward() {
       progress_.mark_ready(index);
     }
     while (const auto piece = progress_.next_launch()) {
-      buckets_.launch(*piece, reduce_op(), /*has_gradients=*/false);
+      const std::size_t bucket = buckets_.pieces()[*piece].bucket;
+      buckets_.launch(*piece, reduce_op(bucket), /*has_gradients=*/false);
     }
     complete(/*shadow=*/true);
     ++synced_passes_;
