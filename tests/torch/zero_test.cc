@@ -260,6 +260,31 @@ TEST(Zero, RanksWithoutInputUpdateTheirPart) {
   });
 }
 
+// What no rank uses stays as it is, although weight decay would change it.
+TEST(Zero, RanksWithoutInputLeaveUnusedParametersAsTheyAre) {
+  run_ranks({3}, [](const GroupPtr& group) {
+    const auto run = [&](bool divided) {
+      const auto module = std::make_shared<Halves>();
+      torch::optim::Adam adam(module->parameters(),
+                              torch::optim::AdamOptions(0.01).weight_decay(0.1));
+      DistributedDataParallelOptions options = small_buckets();
+      options.static_graph = true;
+      DistributedDataParallel<Halves> model(module, group, options);
+      EitherWay optimizer(adam, model, divided);
+      {
+        const auto join = model.join();
+        for (int step = 0; step < 2 * group->rank(); ++step) {
+          optimizer.zero_grad();
+          loss_of(model.forward(input_of(group->rank(), step), false)).backward();
+          optimizer.step();
+        }
+      }
+      return bytes_of(*module);
+    };
+    EXPECT_EQ(run(true) == run(false), true);
+  });
+}
+
 struct Embedded : torch::nn::Module {
   Embedded()
       : table(torch::nn::EmbeddingOptions(8, 4).sparse(true)), last(torch::nn::Linear(4, 2)) {

@@ -154,6 +154,9 @@ class Reducer {
   // The parameters given at construction.
   std::size_t num_parameters() const { return parameters_.size(); }
   const NamedTensor& parameter(std::size_t index) const { return slots().parameter(index); }
+  // Whether some rank has used it, as the ranks last told each other (find_unused_parameters,
+  // static_graph).
+  bool is_used(std::size_t index) const { return slots().is_used(index); }
   // Whether a communication hook is given its gradient.
   bool takes_hook(std::size_t index) const {
     return buckets_.kind(parameters_[index].bucket) == GradientBuckets::Kind::kOrdinary;

@@ -213,14 +213,19 @@ void ZeroRedundancyOptimizer::Impl::divide_state() {
 }
 
 // Gives the parts their gradients, which are parts of the parameters'. A rank without input has
-// none of its own, and takes what the others have reduced into its buckets.
+// none of its own, and takes what the others have reduced into its buckets. What no rank uses
+// (static_graph) has no gradient on any.
 void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
   for (const Part& part : parts) {
     if (part.counts.empty()) continue;
     at::Tensor& gradient = part.tensor.mutable_grad();
     if (shadow) {
-      const buckets::ZeroPartition::Place& place =
-          partition.place(index_of.at(part.parameter.unsafeGetTensorImpl()));
+      const std::size_t index = index_of.at(part.parameter.unsafeGetTensorImpl());
+      if (!model.reducer().is_used(index)) {
+        gradient.reset();
+        continue;
+      }
+      const buckets::ZeroPartition::Place& place = partition.place(index);
       const at::Tensor& buffer = hook->buffer(place.bucket);
       // With mixed precision it may have been averaged in another type than .grad has.
       gradient = flat_part(buffer, {place.offset + part.begin, part.elements})
