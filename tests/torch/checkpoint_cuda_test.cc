@@ -100,5 +100,40 @@ TEST_F(CudaStateTest, ACommitHasTheValuesOfItsMomentInPinnedMemory) {
   }
 }
 
+// From which dropout draws.
+at::Tensor draw() { return torch::rand({8}, torch::kCUDA).cpu(); }
+
+TEST_F(CudaStateTest, ACheckpointHasTheDevicesGenerator) {
+  const test::TempDir folder;
+  const auto group = ProcessGroup::from_environment();
+  CheckpointOptions options;
+  options.directory = (folder.path() / "saved").string();
+  torch::nn::Linear module(4, 4);
+  module->to(at::kCUDA);
+  Checkpointer checkpointer(options, group);
+  checkpointer.add_module("model", *module);
+  checkpointer.add_rng();
+  ASSERT_TRUE(checkpointer.prepare());
+  ASSERT_TRUE(checkpointer.save(1, 0));
+  const at::Tensor next = draw();
+  ASSERT_TRUE(checkpointer.wait());
+  ASSERT_TRUE(checkpointer.load_latest());
+  EXPECT_TRUE(torch::equal(draw(), next));
+}
+
+TEST_F(CudaStateTest, ACommitHasTheDevicesGenerator) {
+  torch::nn::Linear module(4, 4);
+  module->to(at::kCUDA);
+  RegisteredState state;
+  state.add_module("model", *module);
+  state.add_rng("cpu");
+  elastic::CommittedState commit;
+  commit.world_size = 1;
+  ASSERT_TRUE(elastic::capture(state, 0, commit));
+  const at::Tensor next = draw();
+  ASSERT_TRUE(elastic::put_back(commit, state, 0, 1));
+  EXPECT_TRUE(torch::equal(draw(), next));
+}
+
 }  // namespace
 }  // namespace ddp

@@ -96,7 +96,10 @@ class Collector {
 
   Result<void> add_tensors() {
     for (const std::string& name : state_.rngs) {
-      if (auto added = add_own({{"rng/" + name, generator_state()}}); !added) return added;
+      for (const DefaultGenerator& item : generators_of(state_, name)) {
+        auto added = add_own({{"rng/" + item.name, generator_state(item.generator)}});
+        if (!added) return added;
+      }
     }
     if (!is_root() && !options_.share) return {};
     for (const auto& item : state_.modules) {

@@ -175,7 +175,8 @@ class Checkpointer {
   void add_module(std::string name, std::function<ModuleState()> state);
   void add_optimizer(std::string name, std::unique_ptr<OptimizerState> state);
 
-  // The default CPU generator, per rank.
+  // The default generators of the CPU and of the devices that the modules are on, per rank. Loads
+  // what has none for a device, too; that one keeps its state then.
   void add_rng(std::string name = "cpu");
 
   // Anything else. save is called on rank 0 (per_rank: on every rank) inside save(). load is called

@@ -67,7 +67,9 @@ Result<Collected> collect(const RegisteredState& state) {
     append(all.replicated, std::move(snapshot.tensors));
   }
   for (const std::string& name : state.rngs) {
-    all.per_rank.push_back({"rng/" + name, generator_state()});
+    for (const DefaultGenerator& item : generators_of(state, name)) {
+      all.per_rank.push_back({"rng/" + item.name, generator_state(item.generator)});
+    }
   }
   for (const auto& item : state.hooks) {
     auto snapshot = snapshot_hook(item.name, *item.hook);

@@ -89,6 +89,7 @@ class ElasticState {
   // module's tensors are needed.
   void add_module(std::string name, std::function<ModuleState()> state);
   void add_optimizer(std::string name, std::unique_ptr<OptimizerState> state);
+  // As Checkpointer's: also those of devices.
   void add_rng(std::string name = "cpu");
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank = false);

@@ -15,18 +15,24 @@ namespace {
 
 using nlohmann::json;
 
-Result<void> stage_generator(const std::string& name, Rank rank, TensorSource& source,
+// That of a device may be missing: the training was on another kind of device, or is from an
+// earlier release.
+Result<void> stage_generator(const DefaultGenerator& item, Rank rank, TensorSource& source,
                              StagedState& staged) {
   if (rank >= source.manifest().world_size) return {};
-  const checkpoint::TensorRecord* record = source.find("rng/" + name, rank);
+  const checkpoint::TensorRecord* record = source.find("rng/" + item.name, rank);
+  if (record == nullptr && item.is_of_device) return {};
   if (record == nullptr) {
-    return make_error(Errc::kMismatch, "the checkpoint has no state of the generator \"{}\"", name);
+    return make_error(Errc::kMismatch, "the checkpoint has no state of the generator \"{}\"",
+                      item.name);
   }
   auto read = source.read(*record);
   if (!read) return read.error();
-  staged.risky.push_back({[saved = *read] { set_generator_state(saved); },
-                          [former = generator_state()] { set_generator_state(former); },
-                          fmt::format("generator \"{}\"", name)});
+  const at::Generator& generator = item.generator;
+  const auto set = [generator](const at::Tensor& to) { set_generator_state(generator, to); };
+  staged.risky.push_back({[set, saved = *read] { set(saved); },
+                          [set, former = generator_state(generator)] { set(former); },
+                          fmt::format("generator \"{}\"", item.name)});
   return {};
 }
 
@@ -147,7 +153,9 @@ Result<StagedState> stage_or_throw(const RegisteredState& state, Rank rank, int 
     if (!tolerance.accepts(stage_optimizer(item, source, staged))) return tolerance.error();
   }
   for (const std::string& name : state.rngs) {
-    if (!tolerance.accepts(stage_generator(name, rank, source, staged))) return tolerance.error();
+    for (const DefaultGenerator& item : generators_of(state, name)) {
+      if (!tolerance.accepts(stage_generator(item, rank, source, staged))) return tolerance.error();
+    }
   }
   for (const auto& item : state.hooks) {
     if (!tolerance.accepts(stage_hook(item, rank, world_size, source, staged))) {
