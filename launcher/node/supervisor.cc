@@ -131,7 +131,7 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   timer_.cancel();
   // Ends what a lost agent left behind; an agent that reported has left nothing. Checkpoints that a
   // lost agent was writing are finished.
-  std::vector<pid_t> kept;
+  std::vector<pid_t> kept = inherited_;
   if (!end.result) adopt_orphans();
   for (const auto& [pid, signs] : orphans_) kept.push_back(pid);
   kill_descendants(kept);

@@ -18,6 +18,7 @@
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
+#include "common/process/descendants.h"
 #include "common/process/life_signs.h"
 #include "launcher/hosting/moving_hosting.h"
 #include "launcher/node/agent_process.h"
@@ -32,7 +33,8 @@ namespace ddp::node {
 
 // Runs one node's part of a job until it is over: starts the agent, starts another if that one is
 // lost, forwards signals, and prints the report. One thread, one io_context. This process must be a
-// child subreaper and have no other children.
+// child subreaper. Children that it has when the object is made, such as a `tee` of the script that
+// has become ddp-run, are nobody's here.
 class Supervisor {
  public:
   // `server`: the rendezvous that this process hosts, or null. Null with plan.etcd.
@@ -107,6 +109,8 @@ class Supervisor {
   // Processes of lost agents that are finishing a checkpoint. They are our children and not reaped
   // yet.
   std::vector<std::pair<pid_t, LifeSigns>> orphans_;
+  const std::vector<pid_t> inherited_ =
+      living_children({});          // From before this process was ddp-run.
   bool checkpoint_wanted_ = false;  // A request that came while there was no agent.
   int interrupted_by_ = 0;          // The first signal.
   const std::int64_t wall_at_start_ = static_cast<std::int64_t>(std::time(nullptr));

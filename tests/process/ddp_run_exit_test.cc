@@ -19,6 +19,14 @@ TEST_F(DdpRunExit, SuccessIsSilent) {
   EXPECT_EQ(job.err, "");
 }
 
+// A script that becomes ddp-run may have started others, such as a `tee` for the output.
+TEST_F(DdpRunExit, ChildrenFromBeforeAreLeftAlone) {
+  Process job({"sh", "-c", "sleep 1000 & echo $!; exec \"$0\" --standalone true", bin("ddp-run")});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  const pid_t sleeper = std::stoi(job.out());
+  EXPECT_EQ(::kill(sleeper, SIGKILL), 0) << "it has ended";
+}
+
 TEST_F(DdpRunExit, StatusIsTheFailedWorkers) {
   for (const int status : {1, 37, 255}) {
     const Finished job =
