@@ -219,7 +219,7 @@ int show(std::vector<NodeFacts> nodes, const Settings& settings) {
   tell_apart(nodes);
   const std::vector<Verdict> verdicts = judge(nodes);
   std::fputs((settings.json ? json_text(verdicts) : table(verdicts)).c_str(), stdout);
-  if (std::fflush(stdout) != 0) return kExitInternal;
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return kExitInternal;
   return is_fit(verdicts) ? kExitSuccess : kExitUnfit;
 }
 

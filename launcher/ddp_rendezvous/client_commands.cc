@@ -114,8 +114,8 @@ int run(const CommandLine& line) {
   }
   const Result<std::string> text = line.is_get() ? get(**store, line) : list_keys(**store, line);
   if (!text) return refuse(line, *endpoint, text.error());
-  std::fwrite(text->data(), 1, text->size(), stdout);
-  return std::fflush(stdout) == 0 ? kExitSuccess : kExitInternal;
+  const bool is_whole = std::fwrite(text->data(), 1, text->size(), stdout) == text->size();
+  return std::fflush(stdout) == 0 && is_whole ? kExitSuccess : kExitInternal;
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ void stop_at_eof(asio::io_context& io, asio::posix::stream_descriptor& input) {
 }
 
 int serve(const DaemonFlags& flags) {
+  ::signal(SIGPIPE, SIG_IGN);  // Nor must a reader of its log that is gone.
   asio::io_context io(1);
   asio::signal_set signals(io, SIGINT, SIGTERM);
   auto server = Server::listen(io, flags.server);

@@ -62,6 +62,15 @@ TEST_F(ClientCommandsTest, DoWhatTheySay) {
   expect({"get", "--timeout=5", where_, "empty"}, "");
 }
 
+TEST_F(ClientCommandsTest, AValueThatCannotBeWrittenIsAFailure) {
+  for (const std::size_t size : {10, 1'000'000}) {
+    ASSERT_TRUE(store_->set("k", std::string(size, 'v')));
+    Process get(
+        {"sh", "-c", "exec \"$0\" get \"$1\" k > /dev/full", bin("ddp-rendezvous"), where_});
+    EXPECT_EQ(get.wait(), kExitInternal) << size << " bytes: " << get.err();
+  }
+}
+
 TEST_F(ClientCommandsTest, AMissingKeyIsSaidAtOnceUnlessToldToWait) {
   expect_refused({"get", where_, "absent"}, kExitKeyMissing,
                  {"ddp-rendezvous get:", "'absent'", "keys " + where_, "--timeout"});

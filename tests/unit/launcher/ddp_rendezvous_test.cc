@@ -10,6 +10,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "tests/support/listener.h"
+#include "tests/support/pipe.h"
 #include "tests/support/process.h"
 #include "tests/support/programs.h"
 #include "tests/support/raw_client.h"
@@ -53,6 +54,25 @@ TEST(DdpRendezvousTest, ListensOnIPv4AndIPv6) {
   EXPECT_EQ(v4.receive(8)[0], '\x05');
   v6.send(std::string("\x03\x01\0\0\0\0\0\0\0n\x02\0\0\0\0\0\0\0", 18));
   EXPECT_EQ(v6.receive(8)[0], '\x07') << "one store";
+}
+
+// As behind `| head -1`.
+TEST(DdpRendezvousTest, GoesOnWhenNobodyReadsItsLog) {
+  Pipe log;
+  Process daemon(
+      {"sh", "-c", "exec \"$0\" --port 0 --bind 127.0.0.1 2>&" + std::to_string(log.write.get()),
+       bin("ddp-rendezvous")},
+      {.environment = {}, .folder = "", .inherited = {log.write.get()}});
+  ASSERT_TRUE(daemon.prints("\n"));
+  log.write.reset();
+  log.read.reset();
+  RawClient stranger(port_of(daemon));
+  stranger.send(
+      "\xDD"
+      "DPR\x09");  // Of a version that nobody knows: a line says so.
+  (void)stranger.receive(1);
+  RawClient client(port_of(daemon));
+  EXPECT_TRUE(serves(client));
 }
 
 TEST(DdpRendezvousTest, SaysOnceThatItIsOpenToAllWhereItIs) {
