@@ -48,16 +48,18 @@ TimePoint TcpClient::answer_deadline() const { return deadline_after(options_.ti
 void TcpClient::drop() {
   if (!socket_) return;
   socket_.reset();
-  lost_since_ = Clock::now();
+  tried_since_.reset();
 }
 
 Result<void> TcpClient::reconnect(TimePoint deadline) {
   if (broken_) return *broken_;
   if (socket_) return {};
-  const TimePoint last = lost_since_ + options_.retry;
+  // The time between two calls does not count: nobody has tried in it.
+  if (!tried_since_) tried_since_ = Clock::now();
+  const TimePoint last = *tried_since_ + options_.retry;
   Backoff backoff;
   while (true) {
-    const TimePoint limit = std::min(last, std::max(deadline, Clock::now() + kLeastConnect));
+    const TimePoint limit = std::max(std::min(last, deadline), Clock::now() + kLeastConnect);
     Result<GreetedSocket> greeted = connect_and_greet(host_, port_, kind_, {}, limit);
     if (greeted) {
       socket_ = std::move(greeted->socket);

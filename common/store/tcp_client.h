@@ -115,9 +115,9 @@ class TcpClient final : public Store {
   std::string where_;  // "store HOST:PORT"
   TcpStoreOptions options_;
   ServerKind kind_;
-  std::optional<Socket> socket_;  // Empty: lost, or dropped on purpose.
-  TimePoint lost_since_{};        // Without a socket: when it was lost.
-  std::optional<Error> broken_;   // What made the object unusable.
+  std::optional<Socket> socket_;          // Empty: lost, or dropped on purpose.
+  std::optional<TimePoint> tried_since_;  // Without a socket: the first attempt to connect again.
+  std::optional<Error> broken_;           // What made the object unusable.
 
   std::string out_;
   std::vector<std::string> wire_keys_;  // Of the request that put() makes.

@@ -2,6 +2,8 @@
 // connections that are cut anywhere, and a daemon that is restarted.
 #include "common/store/tcp_store.h"
 
+#include <atomic>
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -355,6 +357,25 @@ TEST(TcpStoreLostTest, AnOperationsOwnDeadlineHolds) {
   options.bind_address = "127.0.0.1";
   server = std::make_unique<ServerThread>(options);
   EXPECT_TRUE(store->set("k", "v")) << "the object is not given up yet";
+}
+
+// A request that may not be sent twice is in doubt, and the connection gone. A program computes
+// meanwhile.
+TEST(TcpStoreLostTest, TheTimeInWhichNobodyTriesDoesNotCount) {
+  ServerThread server;
+  std::atomic<bool> cuts = false;
+  Relay relay(server.port(),
+              [&](Way way, std::string_view) { return way != Way::kToServer || !cuts; });
+  TcpStoreOptions options;
+  options.timeout = 20s;
+  options.retry = 20ms;
+  auto store = connect_tcp_store("127.0.0.1", relay.port(), options).value();
+  cuts = true;
+  EXPECT_FALSE(store->add("n", 1));
+  cuts = false;
+  std::this_thread::sleep_for(50ms);  // sleep: the program's work
+  const Result<void> set = store->set("k", "v");
+  EXPECT_TRUE(set) << set.error().message;
 }
 
 TEST(TcpStoreTest, NamesTheMissingKeysOfABigWait) {
