@@ -61,10 +61,10 @@ std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms)
 }
 
 // Whether this node requeues the job. If each node has a step of its own, every node is the first
-// of its step, so that says nothing.
+// of its step, so that says nothing. Another node may have taken over from a first one that is
+// gone.
 bool sees_to_requeue(const plan::JobPlan& plan, bool has_hosted) {
-  if (!plan.step_is_part) return plan.step->node_rank == 0;
-  return has_hosted || plan.spec.node_rank == 0;
+  return has_hosted || (plan.step_is_part ? plan.spec.node_rank : plan.step->node_rank) == 0;
 }
 
 }  // namespace
@@ -105,7 +105,8 @@ void StepRun::end(const plan::JobPlan& plan, int exit_code, bool to_be_continued
                   bool has_hosted) const {
   if (!plan.step) return;
   if (to_be_continued && sees_to_requeue(plan, has_hosted)) continue_job(*plan.step);
-  if (!plan.step_ports.empty() && !plan.host) wait_for_end_of_rendezvous(plan, kFirstNodeLimit);
+  const bool is_elsewhere = !plan.step_ports.empty() && !plan.host && !has_hosted;
+  if (is_elsewhere) wait_for_end_of_rendezvous(plan, kFirstNodeLimit);
   if (door_) dismiss_tasks(door_, exit_code, plan.spec.nproc - 1, kDismissLimit);
 }
 
