@@ -32,22 +32,18 @@ double ms_since(TimePoint begin) {
 
 std::string failed(const char* what) { return fmt::format("{}: {}", what, std::strerror(errno)); }
 
-// A file that is gone when the object is.
+// A file without a name, so that nothing is left if this process is killed in the middle.
 class ProbeFile {
  public:
-  explicit ProbeFile(const std::string& folder)
-      : path_(fmt::format("{}/.ddp-run-check-{}", folder, random_hex(8))),
-        fd_(::open(path_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600)) {}
-  ~ProbeFile() {
-    if (fd_) ::unlink(path_.c_str());
+  explicit ProbeFile(const std::string& folder) {
+    const std::string path = fmt::format("{}/.ddp-run-check-{}", folder, random_hex(8));
+    fd_.reset(::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600));
+    if (fd_) ::unlink(path.c_str());
   }
-  ProbeFile(const ProbeFile&) = delete;
-  ProbeFile& operator=(const ProbeFile&) = delete;
   int fd() const { return fd_.get(); }
   bool is_open() const { return static_cast<bool>(fd_); }
 
  private:
-  std::string path_;
   UniqueFd fd_;
 };
 
