@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/config/scratch_folder.h"
@@ -21,6 +23,8 @@ namespace fs = std::filesystem;
 
 // A machine may run a thousand nodes, and each of them comes here.
 constexpr int kLooksMax = 64;
+constexpr int kAttempts = 20;
+constexpr std::chrono::milliseconds kPause{5};
 
 // Exactly as scratch_folder() names those of ddp-run's node ids: users have other folders there,
 // such as ddp-run-logs.
@@ -48,8 +52,13 @@ UniqueFd lock(const std::string& folder) {
 
 UniqueFd claim_scratch_folder(const NodeId& node_id) {
   const fs::path own = config::scratch_folder(node_id);
-  if (!config::make_scratch_folder(own.string())) return {};
-  UniqueFd claim = lock(own.string());
+  UniqueFd claim;
+  // Another ddp-run may take the folder for abandoned before it is locked, and remove it.
+  for (int attempt = 0; attempt < kAttempts && !claim; ++attempt) {
+    if (!config::make_scratch_folder(own.string())) return {};
+    claim = lock(own.string());
+    if (!claim) std::this_thread::sleep_for(kPause);
+  }
   if (!claim) return {};
   std::error_code error;
   int looks = 0;
