@@ -6,6 +6,7 @@ usage: demo.py BIN_DIR
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,20 @@ def ends_with_the_same_bytes(folder):
     expect(not list(folder.iterdir()), f"{list(folder.iterdir())} is left", done.stdout)
 
 
+def leaves_nothing_when_it_is_interrupted(folder):
+    demo = subprocess.Popen([bin_dir / "ddp-run", "demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                            text=True, env={**os.environ, "TMPDIR": str(folder)})
+    said = ""
+    for line in demo.stdout:  # The second training writes a checkpoint every 20 steps.
+        said += line
+        if line.startswith("== 2"):
+            break
+    demo.send_signal(signal.SIGINT)
+    said += demo.communicate(timeout=300)[0]
+    expect(demo.returncode == 130, f"status {demo.returncode} after SIGINT", said)
+    expect(not list(folder.iterdir()), f"{list(folder.iterdir())} is left", said)
+
+
 def says_what_it_is(folder):
     done = run([bin_dir / "ddp-run", "demo", "--help"], folder)
     expect(done.returncode == 0 and "usage: ddp-run demo" in done.stdout, "--help", done.stdout)
@@ -50,6 +65,6 @@ def needs_ddp_train(folder):
     expect(done.returncode == 127 and "install the package ddp-train" in done.stdout, "without ddp-train", done.stdout)
 
 
-for check in (ends_with_the_same_bytes, says_what_it_is, needs_ddp_train):
+for check in (ends_with_the_same_bytes, leaves_nothing_when_it_is_interrupted, says_what_it_is, needs_ddp_train):
     with tempfile.TemporaryDirectory(prefix="demo.") as scratch:
         check(Path(scratch))
