@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import numpy
 import safetensors
 import safetensors.torch
 import torch
@@ -61,6 +62,33 @@ def distributed_checkpoints_are_those_of_get_state_dict():
             assert (content["step"], content["best"]) == (3, 0.5)
             train(model, optimizer, 3, 6)
             assert ddp_run.weights_sha256(model) == ddp_run.weights_sha256(trained(kind)[0]), kind
+
+
+def a_module_without_tensors_changes_no_names():
+    """As a loss. numpy's numbers are plain ones in the file, and generators are not in it."""
+    def both():
+        torch.manual_seed(1)
+        model = torch.nn.Linear(2, 2)
+        return model, torch.optim.SGD(model.parameters(), lr=numpy.float32(0.5), momentum=0.5)
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, optimizer = both()
+        logical = ddp_run.LogicalWorld(model, 1)
+        state = ddp_run.ElasticState(model=model, loss=torch.nn.CrossEntropyLoss(), optimizer=optimizer, logical=logical)
+        checkpoints = ddp_run.Checkpointer(f"{folder}/run", state)
+
+        def body(group):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            checkpoints.save(1)
+        ddp_run.run_elastic(state, body)
+        ddp_run.export_checkpoint(f"{folder}/run", f"{folder}/dcp")
+        ddp_run.export_checkpoint(f"{folder}/run", f"{folder}/m.pt")
+        weights, moments = get_state_dict(*both())
+        dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=f"{folder}/dcp")
+        assert moments["state"]["weight"]["momentum_buffer"].tolist() == [[1, 1], [1, 1]]
+        content = torch.load(f"{folder}/m.pt", weights_only=True)
+        assert content["optimizer"]["param_groups"][0]["lr"] == 0.5 and "generators" not in content, content
 
 
 def safetensors_are_those_of_hugging_face():
@@ -232,5 +260,5 @@ def the_command_does_the_same():
         assert done.returncode == 1 and "has no module \"x\"" in done.stderr and "Traceback" not in done.stderr, done
 
 
-run([plain_pytorch_goes_on_from_an_export, distributed_checkpoints_are_those_of_get_state_dict, safetensors_are_those_of_hugging_face,
-     several_modules_keep_their_names, an_interrupted_export_leaves_nothing, a_checkpoint_of_cpp_is_exported, the_command_does_the_same])
+run([plain_pytorch_goes_on_from_an_export, distributed_checkpoints_are_those_of_get_state_dict, a_module_without_tensors_changes_no_names,
+     safetensors_are_those_of_hugging_face, several_modules_keep_their_names, an_interrupted_export_leaves_nothing, a_checkpoint_of_cpp_is_exported, the_command_does_the_same])

@@ -123,6 +123,20 @@ def wrapped_modules_and_other_types_are_noted():
                                    "9 tensors of \"model\" are torch.float64 in the file, and are now torch.float32"], report
 
 
+def wrappers_in_wrappers_and_whole_floats_fit():
+    with tempfile.TemporaryDirectory() as folder:
+        model = trained()[0]
+        for prefix in ("_orig_mod.module.", "module._orig_mod."):
+            torch.save({"model": {prefix + key: each for key, each in model.state_dict().items()}, "step": torch.tensor(1000.0)}, f"{folder}/file.pt")
+            own = Net()
+            state = ddp_run.ElasticState(model=own, step=0)
+            state.load_from(f"{folder}/file.pt")
+            assert ddp_run.weights_sha256(own) == ddp_run.weights_sha256(model), prefix
+            assert state.step == 1000 and type(state.step) is int, state.step
+        torch.save({"step": 0.5}, f"{folder}/file.pt")
+        raises(ValueError, "\"step\" is a float in the file and a int here", lambda: state.load_from(f"{folder}/file.pt"))
+
+
 def options_that_an_older_file_lacks_stay():
     with tempfile.TemporaryDirectory() as folder:
         _, optimizer = trained()
@@ -232,5 +246,5 @@ def no_code_is_run():
 
 
 run([every_form_is_imported, a_checkpoint_counts_more_than_an_import, what_does_not_fit_changes_nothing,
-     wrapped_modules_and_other_types_are_noted, options_that_an_older_file_lacks_stay, folders_of_several_ranks_are_read_whole,
-     damage_is_refused, no_code_is_run])
+     wrapped_modules_and_other_types_are_noted, wrappers_in_wrappers_and_whole_floats_fit, options_that_an_older_file_lacks_stay,
+     folders_of_several_ranks_are_read_whole, damage_is_refused, no_code_is_run])

@@ -47,6 +47,10 @@ class DDPStrategy:
 
     def validation_step(self, *args, **kwargs): ...
 
+    def test_step(self, *args, **kwargs): ...
+
+    def predict_step(self, *args, **kwargs): ...
+
 
 def provide() -> bool:
     """Has `import lightning.pytorch...` find these where there is no package. Returns whether there is one."""

@@ -67,8 +67,11 @@ def tells_steps():
     for unknown in (float("inf"), -1):
         trainer.estimated_stepping_batches = unknown
         strategy.optimizer_step(optimizer, lambda: None)  # As in manual optimization.
-        strategy.validation_step()
-        assert told[-2:] == [(5, None, {"total_steps": None}), (4, {"total_steps": None})], told
+        assert told[-1] == (5, None, {"total_steps": None}), told
+        for evaluate in (strategy.validation_step, strategy.test_step, strategy.predict_step):
+            told.clear()
+            evaluate()
+            assert told == [(4, {"total_steps": None})], told
 
 
 def fits(backend, folder, *dies):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy
 import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import ddp_run
 from ddp_run import optimizers, values
@@ -103,6 +104,11 @@ def types_come_back():
     for value, *words in ((collections.defaultdict(list), "collections.defaultdict, which", "make it of type dict"), (Place(1, 2), "Place", "make it of type tuple"),
                           (Phase.WARM_UP, "Phase", "make it of type int")):
         raises(TypeError, ["the value[0] is a ", *words], lambda value=value: values.encode([value]))
+    class Named(torch.Tensor):
+        pass
+    raises(TypeError, "Named, which would come back as a Tensor", lambda: values.encode(torch.zeros(1).as_subclass(Named)))
+    raises(TypeError, "would come back as a plain array", lambda: values.encode(numpy.zeros(2, [("x", "f4")])))
+    raises(TypeError, "the value is a matrix", lambda: values.encode(numpy.matrix([1])))
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=numpy.float64(0.5))
     for scheduler in (torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 3, 5]), torch.optim.lr_scheduler.OneCycleLR(optimizer, 1.0, 10),
                       torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 4)):
@@ -176,21 +182,6 @@ def a_commit_restores_in_place():
     assert ddp_run.run_elastic(state, body) == "result"
 
 
-def a_restore_writes_into_nobody_elses_memory():
-    data = torch.arange(4.0).reshape(2, 2)
-
-    def body(group):
-        state.best, state.pair, state.sample = state.current, [state.current, state.current], data[1]
-        state.restore()
-        assert state.current.tolist() == [1, 1] and state.best.tolist() == [2, 2] and state.sample.tolist() == [5, 5]
-        assert [each.tolist() for each in state.pair] == [[3, 3], [4, 4]]
-        assert data.tolist() == [[0, 1], [2, 3]]
-        return "result"
-    state = ddp_run.ElasticState(current=torch.ones(2), best=torch.full((2,), 2.0), pair=[torch.full((2,), 3.0), torch.full((2,), 4.0)],
-                                 sample=torch.full((2,), 5.0))
-    assert ddp_run.run_elastic(state, body) == "result"
-
-
 class Counting(torch.nn.Module):
     """Has a state that is no tensor."""
 
@@ -204,6 +195,30 @@ class Counting(torch.nn.Module):
 
     def set_extra_state(self, state):
         self.calls = state
+
+
+def a_restore_writes_into_nobody_elses_memory():
+    data = torch.arange(4.0).reshape(2, 2)
+
+    def body(group):
+        state.best, state.pair, state.sample = state.current, [state.current, state.current], data[1]
+        state.restore()
+        assert state.current.tolist() == [1, 1] and state.best.tolist() == [2, 2] and state.sample.tolist() == [5, 5]
+        assert [each.tolist() for each in state.pair] == [[3, 3], [4, 4]]
+        assert data.tolist() == [[0, 1], [2, 3]]
+        model.weight.data.fill_(6)
+        with torch.inference_mode():
+            state.best = torch.full((2,), 7.0)
+        state.current, state.pair, state.sample = model.weight.detach(), [torch.zeros(1).expand(2)] * 2, torch.from_numpy(row)
+        state.restore()
+        assert state.current.tolist() == [1, 1] and state.best.tolist() == [2, 2] and state.sample.tolist() == [5, 5]
+        assert [each.tolist() for each in state.pair] == [[3, 3], [4, 4]]
+        assert row.tolist() == [8, 8] and model.weight.tolist() == [0, 0], "the module has its own values back"
+        return "result"
+    row, model = numpy.full(2, 8, numpy.float32), Counting()
+    state = ddp_run.ElasticState(model=model, current=torch.ones(2), best=torch.full((2,), 2.0), pair=[torch.full((2,), 3.0), torch.full((2,), 4.0)],
+                                 sample=torch.full((2,), 5.0))
+    assert ddp_run.run_elastic(state, body) == "result"
 
 
 def what_a_module_has_besides_tensors_comes_back():
@@ -311,6 +326,14 @@ def misuse_is_refused():
         assert ddp_run.weights_sha256(other) == weights
 
 
+def an_optimizer_that_divides_its_state_is_refused():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    model = Toy()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+    raises(TypeError, "optimizer is a ZeroRedundancyOptimizer, whose state is divided", lambda: ddp_run.ElasticState(model=model, optimizer=optimizer))
+    torch.distributed.destroy_process_group()
+
+
 def spawned_ranks_have_a_group():
     def total(rank, factor):
         values = torch.full((3,), float(rank * factor))
@@ -326,6 +349,6 @@ def spawned_ranks_have_a_group():
 
 for case in (values_come_back, every_optimizer_goes_on_exactly, a_commit_restores_in_place, a_restore_writes_into_nobody_elses_memory,
              what_a_module_has_besides_tensors_comes_back, cpp_reads_and_writes_the_same_checkpoints,
-             misuse_is_refused, spawned_ranks_have_a_group):
+             misuse_is_refused, an_optimizer_that_divides_its_state_is_refused, spawned_ranks_have_a_group):
     case()
     print(case.__name__, flush=True)

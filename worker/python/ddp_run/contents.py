@@ -1,7 +1,7 @@
 """A checkpoint of ours as the dict that a program with PyTorch alone would have saved."""
 import torch
 
-from ddp_run import _native, modules, optimizer_dicts, values
+from ddp_run import _native, generators, modules, optimizer_dicts, values
 
 
 class Checkpoint:
@@ -61,25 +61,11 @@ class Checkpoint:
 
     def values(self) -> dict:
         """By name: values, and what state_dict() of schedulers and the like has returned. numpy's arrays are tensors."""
-        return {name: _plain(values.decode(value)) for name, value in self._state["values"].items() if not name.startswith(modules.EXTRA_STATE)}
+        return {name: values.plain(values.decode(value)) for name, value in self._state["values"].items()
+                if name != generators.NAME and not name.startswith(modules.EXTRA_STATE)}
 
     def left_out(self) -> list[str]:
         """Notes on what is not in the above."""
         return [*(f"the communication hook \"{name}\" is left out" for name in self._state.get("comm_hooks", {})),
                 *(f"what get_extra_state() of \"{name.removeprefix(modules.EXTRA_STATE)}\" has given is left out"
                   for name in self._state["values"] if name.startswith(modules.EXTRA_STATE))]
-
-
-def _plain(value):
-    """The value in types that torch.load(weights_only=True) reads."""
-    if isinstance(value, dict):
-        return type(value)({_plain(key): _plain(each) for key, each in value.items()})
-    if isinstance(value, frozenset):
-        return set(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_plain(each) for each in value)
-    if type(value).__module__ != "numpy":
-        return value
-    if value.ndim == 0:
-        return value.item()
-    return torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()

@@ -6,6 +6,7 @@ import torch
 
 from ddp_run import values
 
+NAME = "generators"  # Of their state, among the registered values.
 
 def save():
     """The states of Python's `random`, and of numpy and CUDA where the program uses them."""

@@ -65,7 +65,8 @@ def _fit(registry, name, item, saved, strict):
         return _fit_module(name, item, saved, strict)
     if isinstance(item, torch.optim.Optimizer):
         names = optimizers.OptimizerState(name, item, registry.parameter_names).named_groups()
-        prefix = optimizer_dicts.prefix_of([each for group in names for each in group], registry.modules())
+        tensors = {each: dict(sum(modules.named_tensors(module), [])) for each, module in registry.modules().items()}
+        prefix = optimizer_dicts.prefix_of([each for group in names for each in group], tensors)
         item.load_state_dict(optimizer_dicts.fitted(saved, item, [[each.removeprefix(prefix) for each in group] for group in names]))
         return []
     item.load_state_dict(saved)
@@ -76,10 +77,10 @@ def _fit_module(name, module, saved, strict):
     if not isinstance(saved, dict):
         raise ValueError(f"it is a {type(saved).__name__}, not a dict of tensors")
     notes, own = [], dict(sum(modules.named_tensors(module), []))
-    for prefix, wrapper in _WRAPPERS.items():
+    for prefix in 2 * list(_WRAPPERS):  # One wrapper may hold the other, either way.
         if saved and all(key.startswith(prefix) for key in saved) and not any(key.startswith(prefix) for key in own):
             saved = {key.removeprefix(prefix): each for key, each in saved.items()}
-            notes.append(f"the names of \"{name}\" began with \"{prefix}\", as those of {wrapper} do")
+            notes.append(f"the names of \"{name}\" began with \"{prefix}\", as those of {_WRAPPERS[prefix]} do")
     # A tensor under several names need not be there under each.
     by_tensor = {id(own[key]): each for key, each in saved.items() if key in own}
     saved = {**saved, **{key: by_tensor[id(each)] for key, each in own.items() if key not in saved and id(each) in by_tensor}}
@@ -98,9 +99,11 @@ def _value(name, own, saved):
     """The saved value, encoded."""
     if isinstance(own, (int, float)) and isinstance(saved, torch.Tensor) and saved.numel() == 1:
         saved = saved.item()
+    if type(own) is int and isinstance(saved, float) and saved.is_integer():
+        saved = int(saved)
     if isinstance(own, tuple) and isinstance(saved, list):
         saved = tuple(saved)
-    if own is not None and not isinstance(saved, (int, float) if isinstance(own, (int, float)) else type(own)):
+    if own is not None and not isinstance(saved, (int, float) if isinstance(own, float) else type(own)):
         raise ValueError(f"\"{name}\" is a {type(saved).__name__} in the file and a {type(own).__name__} here")
     return values.encode(saved, name)
 

@@ -93,8 +93,19 @@ class DdpRunStrategy(DDPStrategy):
         return output
 
     def validation_step(self, *args, **kwargs):
-        ddp_run.progress(self.lightning_module.trainer.global_step, total_steps=self._total_steps)
+        self._is_evaluating()
         return super().validation_step(*args, **kwargs)
+
+    def test_step(self, *args, **kwargs):
+        self._is_evaluating()
+        return super().test_step(*args, **kwargs)
+
+    def predict_step(self, *args, **kwargs):
+        self._is_evaluating()
+        return super().predict_step(*args, **kwargs)
+
+    def _is_evaluating(self):
+        ddp_run.progress(self.lightning_module.trainer.global_step, total_steps=self._total_steps)
 
 
 def _variable(name):

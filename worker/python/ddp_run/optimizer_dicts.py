@@ -9,12 +9,15 @@ _SHAPED = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square
 _LOOSE = {"params", "param_names", "foreach", "fused", "maximize", "capturable", "differentiable", "decoupled_weight_decay", "initial_lr"}
 
 
-def prefix_of(names, modules):
-    """What the names begin with because several modules are registered, if all are of one; empty if not."""
-    if len(modules) > 1:
-        for module in modules:
-            if names and all(name.startswith(f"{module}.") for name in names):
-                return f"{module}."
+def prefix_of(names, tensors):
+    """What the names begin with because several modules were registered, if all are of one; empty if not.
+
+    tensors: by module, the names of its tensors. Of a module without any, a checkpoint does not tell.
+    """
+    for module, own in tensors.items():
+        prefix = f"{module}."
+        if names and all(name.startswith(prefix) and name.removeprefix(prefix) in own for name in names):
+            return prefix
     return ""
 
 
@@ -29,7 +32,7 @@ def state_dict_of(description, tensors, keys):
     def decoded(key, value):
         if key == "step" and counts_in_tensors and isinstance(value, int):
             return torch.tensor(float(value), dtype=torch.float32)
-        return values.decode(value)
+        return values.plain(values.decode(value))
 
     state = {}
     for name, key in keys.items():
@@ -42,7 +45,7 @@ def state_dict_of(description, tensors, keys):
 
 
 def _option(key, saved):
-    value = values.decode(saved)
+    value = values.plain(values.decode(saved))
     # A checkpoint has lists where PyTorch's optimizers have tuples.
     return tuple(value) if isinstance(value, list) and key != "param_names" else value
 

@@ -126,6 +126,14 @@ class OptimizerState:
         return groups
 
 
+def check(name, optimizer):
+    """Raises TypeError for one whose state is that of another optimizer inside, which each rank has a part of."""
+    inner = getattr(optimizer, "optim", None)
+    if isinstance(inner, torch.optim.Optimizer) and inner.state is not optimizer.state:
+        raise TypeError(f"{name} is a {type(optimizer).__qualname__}, whose state is divided among the ranks in a way that only it knows; take "
+                        "fully_shard(), whose optimizers can be kept, or save what consolidate_state_dict() gives")
+
+
 def counts_in_tensors(kind):
     """Whether the optimizer of this type in torch.optim keeps its count of steps as a tensor. C++'s are numbers, and so is a checkpoint's."""
     return hasattr(torch.optim, kind) and kind != "SparseAdam"

@@ -5,7 +5,6 @@ from ddp_run import generators, modules, optimizers, values
 from ddp_run.logical import LogicalWorld
 
 _PLAIN = (type(None), bool, int, float, str, list, dict, tuple, set, bytes, torch.Tensor)
-_OWN_RNG = "generators"
 
 
 class Registry:
@@ -19,12 +18,13 @@ class Registry:
         self._rng = rng
         self.items = {}  # By name: objects with a state of their own.
         self.values = {}
+        self._places = {}
         self.per_rank = set()
 
     def add(self, name, item, per_rank):
         if not name or "/" in name or name.startswith("_"):
             raise ValueError(f"\"{name}\" cannot name state: a name is not empty, begins with no '_' and contains no '/'")
-        if name in self.items or name in self.values or name == _OWN_RNG:
+        if name in self.items or name in self.values or name == generators.NAME:
             raise ValueError(f"\"{name}\" is registered already")
         for other, known in self.items.items():
             if known is item:
@@ -34,6 +34,7 @@ class Registry:
         if isinstance(item, _PLAIN) and not isinstance(item, torch.nn.Parameter):
             values.encode(item, name)
             self.values[name] = item
+            self._places[name] = values.Places(item)
         else:
             self._check(name, item)
             self.items[name] = item
@@ -45,7 +46,7 @@ class Registry:
             modules.tensors_of(item)
             values.encode(modules.extra_state(item), f"get_extra_state() of {name}")
         elif isinstance(item, torch.optim.Optimizer):
-            pass  # Its module may come later.
+            optimizers.check(name, item)  # Its module may come later.
         elif not (callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))):
             raise TypeError(f"{name} is a {type(item).__qualname__}; state is a module, an optimizer, a number, str, list or dict, or has "
                             "state_dict() and load_state_dict()")
@@ -68,10 +69,10 @@ class Registry:
                                  lambda saved, item=item: modules.load_extra_state(item, values.decode(saved)), False)
         if self._rng and self.logical_worlds():
             # A rank's own numbers would depend on how many workers there are.
-            keeper.add_value(_OWN_RNG, generators.save_with_cpu, generators.load, False)
+            keeper.add_value(generators.NAME, generators.save_with_cpu, generators.load, False)
         elif self._rng:
             keeper.add_rng()
-            keeper.add_value(_OWN_RNG, generators.save, generators.load, True)
+            keeper.add_value(generators.NAME, generators.save, generators.load, True)
         for name, item in self.items.items():
             if not isinstance(item, (torch.nn.Module, torch.optim.Optimizer)):
                 keeper.add_value(name, lambda name=name, item=item: values.encode(item.state_dict(), f"{name}.state_dict()"),
@@ -81,9 +82,11 @@ class Registry:
                              lambda saved, name=name: self.put(name, saved), name in self.per_rank)
 
     def put(self, name, saved):
-        """Gives a value back, in place where nobody else sees it."""
-        others = [value for other, value in self.values.items() if other != name]
-        self.values[name] = values.decode(saved, self.values[name], taken=values.storages(others))
+        """Gives a value back. In place are tensors that the value had when it was registered, or that an earlier call has made: any other
+        one that is there now may be the program's data, a parameter, or another value's.
+        """
+        self.values[name] = values.decode(saved, self.values[name], places=self._places[name])
+        self._places[name] = values.Places(self.values[name])
 
     def logical_worlds(self):
         """Those that are registered; they have to be told of each round."""

@@ -5,6 +5,7 @@ themselves. Other values are an object with one key that begins with "$", and "$
 """
 import base64
 import collections
+import weakref
 
 import torch
 
@@ -51,65 +52,83 @@ def encode(value, where="the value"):
     raise TypeError(f"{where} is a {kind.__module__}.{kind.__qualname__}, which no commit or checkpoint can hold; {remedy}")
 
 
-def decode(value, present=None, device="cpu", taken=None):
+class Places:
+    """The tensors in a value that are its own: they may be written to, each once."""
+
+    def __init__(self, value):
+        self._tensors = {}  # By id(). A program may let go of them.
+        self._add(value)
+
+    def take(self, tensor):
+        """Whether it is one."""
+        known = self._tensors.pop(id(tensor), None)
+        return known is not None and known() is tensor
+
+    def _add(self, value):
+        if isinstance(value, torch.Tensor):
+            overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride()))
+            if not value.is_inference() and not overlaps:
+                self._tensors[id(value)] = weakref.ref(value)
+        elif isinstance(value, (list, tuple, dict)):
+            for each in value.values() if isinstance(value, dict) else value:
+                self._add(each)
+
+
+def decode(value, present=None, device="cpu", places=None):
     """The inverse of encode().
 
-    present: what the result takes the place of. A tensor of the same type and shape there gets the values and is the result; so are
-    tensors in lists, tuples and dicts. Other tensors are made on the device of the one that they replace, or on `device`; so are those in
-    place of a part of a larger tensor, such as one sample of a data set, and of one that shares its memory with another value.
-
-    taken: the storages() of other values. Those of the result are added.
+    present: what the result takes the place of. A tensor of the same type and shape there that is one of `places` gets the values and is
+    the result; so are tensors in lists, tuples and dicts. Other tensors are made on the device of the one that they replace, or on `device`.
     """
-    taken = set() if taken is None else taken
     if isinstance(value, list):
-        return _decode_items(value, present, device, taken)
+        return _decode_items(value, present, device, places)
     if not isinstance(value, dict):
         return value
     kind = next(iter(value), "")
     if not kind.startswith("$"):
-        return {key: decode(each, _item(present, key), device, taken) for key, each in value.items()}
+        return {key: decode(each, _item(present, key), device, places) for key, each in value.items()}
     for sequence, tag in _SEQUENCES.items():
         if kind == tag:
-            return sequence(_decode_items(value[kind], present, device, taken))
+            return sequence(_decode_items(value[kind], present, device, places))
     if kind == "$dict":
         pairs = ((decode(key), each) for key, each in value[kind])
-        decoded = {key: decode(each, _item(present, key), device, taken) for key, each in pairs}
+        decoded = {key: decode(each, _item(present, key), device, places) for key, each in pairs}
         return _DICTS[value["$type"]](decoded) if "$type" in value else decoded
     if kind == "$tensor":
-        return _placed(_decode_tensor(value[kind]), present, device, taken)
+        return _placed(_decode_tensor(value[kind]), present, device, places)
     return _DECODERS[kind](value[kind])
 
 
-def storages(value):
-    """The memory of all tensors in it, as a set of addresses."""
-    if isinstance(value, torch.Tensor):
-        return {_storage(value)} if value.numel() else set()
+def plain(value):
+    """The value in types that torch.load(weights_only=True) reads."""
     if isinstance(value, dict):
-        value = value.values()
-    return set().union(*map(storages, value)) if isinstance(value, (list, tuple, type({}.values()))) else set()
+        return type(value)({plain(key): plain(each) for key, each in value.items()})
+    if isinstance(value, frozenset):
+        return set(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(plain(each) for each in value)
+    if type(value).__module__ != "numpy":
+        return value
+    if value.ndim == 0:
+        return value.item()
+    return torch.from_numpy(value) if value.dtype.kind in "biufc" else value.tolist()
 
 
-def _storage(tensor):
-    return tensor.device, tensor.untyped_storage().data_ptr()
-
-
-def _decode_items(items, present, device, taken):
+def _decode_items(items, present, device, places):
     there = present if isinstance(present, (list, tuple)) else ()
-    return [decode(each, there[i] if i < len(there) else None, device, taken) for i, each in enumerate(items)]
+    return [decode(each, there[i] if i < len(there) else None, device, places) for i, each in enumerate(items)]
 
 
 def _item(present, key):
     return present.get(key) if isinstance(present, dict) else None
 
 
-def _placed(tensor, present, device, taken):
+def _placed(tensor, present, device, places):
     if not isinstance(present, torch.Tensor):
         return tensor.to(device)
-    is_part = present.numel() * present.element_size() < present.untyped_storage().nbytes()
     fits = (present.dtype, present.shape) == (tensor.dtype, tensor.shape)
-    if not fits or is_part or _storage(present) in taken:
+    if not fits or places is None or not places.take(present):
         return tensor.to(present.device)
-    taken |= storages(present)
     with torch.no_grad():
         return present.copy_(tensor)
 
@@ -126,6 +145,8 @@ def _encode_dict(value, where):
 def _encode_tensor(tensor, where):
     if shards.is_divided(tensor):
         raise TypeError(f"{where} is a DTensor; of those, parameters, buffers and tensors of optimizers can be kept")
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"{where} is a {type(tensor).__qualname__}, which would come back as a Tensor; keep what as_subclass(torch.Tensor) gives")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{where} is a tensor of layout {tensor.layout}, which no commit or checkpoint can hold; convert it")
     plain = tensor.detach().cpu().contiguous()
@@ -136,6 +157,8 @@ def _encode_tensor(tensor, where):
 def _encode_array(array, where):
     if array.dtype.hasobject:
         raise TypeError(f"{where} is an array of Python objects, which no commit or checkpoint can hold")
+    if array.dtype.fields or type(array).__name__ in ("matrix", "memmap", "recarray", "MaskedArray"):
+        raise TypeError(f"{where} is a {type(array).__name__} of {array.dtype}, which would come back as a plain array; keep plain arrays")
     return {"$array": {"dtype": array.dtype.str, "shape": list(array.shape), "bytes": _text(array.tobytes())}}
 
 
