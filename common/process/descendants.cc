@@ -217,6 +217,7 @@ pid_t ended_child() {
 
 std::vector<pid_t> living_children(const std::vector<pid_t>& keep) {
   std::vector<pid_t> found;
+  if (!has_children()) return found;
   const UniqueFd proc(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (const Process& process : descendants_of(::getpid(), keep, proc.get())) {
     if (process.parent == ::getpid() && process.state != 'Z') found.push_back(process.pid);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -35,8 +36,10 @@ bool is_scratch(std::string_view name) {
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-// A descriptor that holds the lock of this user's folder; empty if another process holds it.
+// A descriptor that holds the lock of this user's folder. Empty, with an errno, if there is none:
+// EWOULDBLOCK if another process holds it, ENOENT if the folder has just been removed.
 UniqueFd lock(const std::string& folder) {
+  errno = 0;
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat opened {};
   struct stat named {};
@@ -45,7 +48,9 @@ UniqueFd lock(const std::string& folder) {
   // Whoever held the lock may have removed the folder, and somebody may have made another.
   const bool is_there = ::lstat(folder.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
                         named.st_dev == opened.st_dev;
-  return is_there ? std::move(fd) : UniqueFd();
+  if (is_there) return fd;
+  errno = ENOENT;
+  return {};
 }
 
 }  // namespace
@@ -54,12 +59,13 @@ UniqueFd claim_scratch_folder(const NodeId& node_id) {
   const fs::path own = config::scratch_folder(node_id);
   UniqueFd claim;
   // Another ddp-run may take the folder for abandoned before it is locked, and remove it.
-  for (int attempt = 0; attempt < kAttempts && !claim; ++attempt) {
-    if (!config::make_scratch_folder(own.string())) return {};
+  for (int attempt = 0; !claim; ++attempt) {
+    if (attempt == kAttempts || !config::make_scratch_folder(own.string())) return {};
     claim = lock(own.string());
-    if (!claim) std::this_thread::sleep_for(kPause);
+    if (claim) break;
+    if (errno != EWOULDBLOCK && errno != ENOENT) return {};
+    std::this_thread::sleep_for(kPause);
   }
-  if (!claim) return {};
   std::error_code error;
   int looks = 0;
   for (fs::directory_iterator entry(own.parent_path(), error), end; !error && entry != end;

@@ -361,14 +361,18 @@ TEST_F(AsyncCheckpointTest, ASaveThatEndsLeavesTheProofOfTheNextRoundAlone) {
   EXPECT_THAT(test::names_in(path()), ElementsAre("latest", "step-0000000007"));
 }
 
+CheckpointOptions options_in(const TempDir& folder, bool asynchronous) {
+  CheckpointOptions chosen;
+  chosen.directory = folder.path();
+  chosen.asynchronous = asynchronous;
+  return chosen;
+}
+
 // Whatever is killed: a training that goes on from a checkpoint has been told how long it has held
 // training up, and can ask how long writing took.
 TEST_F(AsyncCheckpointTest, TimesAreToldBeforeTheCheckpointCanBeLoadedAndOnceItIsThere) {
   for (const bool asynchronous : {true, false}) {
-    TempDir folder;
-    CheckpointOptions chosen;
-    chosen.directory = folder.path();
-    chosen.asynchronous = asynchronous;
+    const TempDir folder;
     run_ranks({2}, [&](const GroupPtr& group) {
       Net net;
       std::vector<std::string> told;
@@ -380,7 +384,7 @@ TEST_F(AsyncCheckpointTest, TimesAreToldBeforeTheCheckpointCanBeLoadedAndOnceItI
         const bool there = std::filesystem::exists(folder.path() / name);
         told.push_back(fmt::format("{} {}{}", step, what, there ? "" : " before it is there"));
       };
-      Checkpointer checkpointer(chosen, group);
+      Checkpointer checkpointer(options_in(folder, asynchronous), group);
       checkpointer.add_module("net", net);
       checkpointer.tell_times(
           {.held = [&](std::int64_t step, double seconds) { note("held", step, seconds); },
@@ -403,13 +407,10 @@ TEST_F(AsyncCheckpointTest, TimesAreToldBeforeTheCheckpointCanBeLoadedAndOnceItI
 // As if the disk of the curves were full.
 TEST_F(AsyncCheckpointTest, WhoCannotRecordATimeCostsNoCheckpoint) {
   for (const bool asynchronous : {true, false}) {
-    TempDir folder;
-    CheckpointOptions chosen;
-    chosen.directory = folder.path();
-    chosen.asynchronous = asynchronous;
+    const TempDir folder;
     run_ranks({2}, [&](const GroupPtr& group) {
       Net net;
-      Checkpointer checkpointer(chosen, group);
+      Checkpointer checkpointer(options_in(folder, asynchronous), group);
       checkpointer.add_module("net", net);
       const auto fail = [](std::int64_t, double) { throw std::runtime_error("the disk is full"); };
       checkpointer.tell_times({.held = fail, .written = fail});

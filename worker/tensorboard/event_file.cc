@@ -118,13 +118,16 @@ Result<void> EventFile::add_late(std::int64_t step, const Scalar& scalar) {
 }
 
 Result<void> EventFile::append(std::string_view event) {
-  struct stat before {};
-  if (::fstat(file_.get(), &before) != 0) return io_error(path_, "look at", errno);
-  Result<void> written = write_all(file_.get(), record_of(event), path_);
+  const std::string record = record_of(event);
+  std::string_view rest = record;
+  const int failed = write_all(file_.get(), rest);
+  if (failed == 0) return {};
   // A full disk may have taken a part, behind which no reader would find another record.
-  if (!written && ::ftruncate(file_.get(), before.st_size) != 0)
+  struct stat now {};
+  const auto taken = static_cast<off_t>(record.size() - rest.size());
+  if (::fstat(file_.get(), &now) != 0 || ::ftruncate(file_.get(), now.st_size - taken) != 0)
     return io_error(path_, "shorten", errno);
-  return written;
+  return io_error(path_, "write", failed);
 }
 
 }  // namespace ddp::tensorboard

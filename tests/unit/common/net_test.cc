@@ -7,7 +7,6 @@
 #include "common/net/byte_stream.h"
 #include "common/net/frame_connection.h"
 #include "common/net/listener.h"
-#include "common/net/name_lookup.h"
 #include "common/net/stream_mux.h"
 #include "common/net/timer.h"
 #include "common/wire/frame.h"
@@ -83,41 +82,6 @@ struct Sink : ByteStream::Handler {
   std::vector<Error> ends;
   int drained = 0;
 };
-
-TEST_F(NetTest, NamesAreLookedUp) {
-  NameLookup lookup(io_);
-  std::optional<Result<Endpoints>> found;
-  const auto take = [&](Result<Endpoints> endpoints) { found.emplace(std::move(endpoints)); };
-  lookup.ask("localhost", 7, take);
-  EXPECT_FALSE(found) << "called back from inside ask()";
-  ASSERT_TRUE(run_until(io_, [&] { return found.has_value(); }));
-  ASSERT_TRUE(*found) << found->error().message;
-  ASSERT_FALSE((*found)->empty());
-  EXPECT_TRUE((*found)->front().address().is_loopback());
-  EXPECT_EQ((*found)->front().port(), 7);
-
-  found.reset();
-  lookup.ask("an..empty.label", 7, take);
-  ASSERT_TRUE(run_until(io_, [&] { return found.has_value(); }));
-  ASSERT_FALSE(*found);
-  EXPECT_EQ(found->error().code, Errc::kNotFound);
-  EXPECT_NE(found->error().message.find("'an..empty.label' does not resolve"), std::string::npos)
-      << found->error().message;
-}
-
-// As when the program ends while a name server does not answer.
-TEST_F(NetTest, ALookupThatIsCancelledIsNotToldAndHoldsNobodyUp) {
-  bool is_told = false;
-  {
-    NameLookup lookup(io_);
-    lookup.ask("localhost", 7, [&](const Result<Endpoints>&) { is_told = true; });
-    lookup.cancel();
-    lookup.ask("localhost", 7, [&](const Result<Endpoints>&) { is_told = true; });
-  }
-  io_.restart();
-  io_.run_for(100ms);  // The listener waits for ever.
-  EXPECT_FALSE(is_told);
-}
 
 TEST_F(NetTest, FramesArriveWholeAndInOrderHoweverTheyAreCut) {
   auto connection = connect_pair();
