@@ -24,6 +24,8 @@ for file in hosts gai.conf; do
 done
 unshare --net sh -c 'until ip link show there >/dev/null 2>&1; do sleep 0.02; done
   ip link set lo up; ip addr add {ANSWERS}/24 dev there; ip link set there up; exec "$@"' sh "$2" {{HOST}} &
+# The other end of the cable goes where $! is now, so $! must have left for its own network.
+until [ "$(readlink /proc/$!/ns/net)" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
 ip link add here type veth peer name there netns $!
 ip link set lo up
 ip addr add 10.9.0.1/24 dev here
@@ -44,9 +46,9 @@ def main():
         Path(folder, "gai.conf").write_text("sortv4 no\n")
         Path(folder, "hosts").write_text(f"127.0.0.1 localhost\n{SWALLOWS} node1\n{ANSWERS} node1\n")
         script = NETWORK.replace("{HOST}", HOST).replace("{GUEST}", GUEST)
-        done = subprocess.run(["unshare", "--net", "--mount", "--kill-child", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", folder,
-                               BIN / "ddp-run"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=LIMIT_S, check=False)
+        done = subprocess.run(["timeout", "--signal=KILL", str(LIMIT_S), "unshare", "--net", "--mount", "--kill-child", "--pid", "--fork",
+                               "--mount-proc", "sh", "-c", script, "sh", folder, BIN / "ddp-run"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode == SKIPPED:
             print("no /etc/gai.conf here")
             return SKIPPED
