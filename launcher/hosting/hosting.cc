@@ -104,6 +104,10 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, pl
       plan.spec.coordinator_port = (*server)->port();
       return std::move(*server);
     }
+    if (!plan.meeting_file.empty() && options.port != 0) {
+      options.port = 0;  // The port was only the one of before.
+      continue;
+    }
     if (server.error().code != Errc::kExists) {
       return exit_error(kExitInvalidValue, "{}: the rendezvous cannot run here: {}",
                         plan.endpoint_flag, server.error().message);

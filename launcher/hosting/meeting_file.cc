@@ -10,10 +10,14 @@
 #include <cerrno>
 #include <charconv>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/exit_error.h"
+#include "common/log/log.h"
+#include "common/process/all_signals_blocked.h"
+#include "common/process/parked_threads.h"
 #include "launcher/hosting/daemon_page.h"
 
 namespace ddp::hosting {
@@ -45,12 +49,17 @@ Result<void> lock(const UniqueFd& fd, const plan::JobPlan& plan) {
   return {};
 }
 
-Result<std::string> read_all(const UniqueFd& fd, const plan::JobPlan& plan) {
+Error last_error() {
+  const std::error_code code(errno, std::generic_category());
+  return {code, code.message()};
+}
+
+Result<std::string> read_all(const UniqueFd& fd) {
   std::string text;
   std::array<char, 4096> chunk;
   for (;;) {
     const ssize_t size = ::read(fd.get(), chunk.data(), chunk.size());
-    if (size < 0) return unusable(plan, errno);
+    if (size < 0) return last_error();
     if (size == 0 || text.size() > kMaxBytes) return text;
     text.append(chunk.data(), static_cast<std::size_t>(size));
   }
@@ -63,6 +72,24 @@ bool is_there(const MeetingPlace& place) {
     if (job.error().code != Errc::kTimeout) return false;
   }
   return false;
+}
+
+bool wait_for_lock(const UniqueFd& fd) {
+  while (::flock(fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
+}
+
+// fsync, because nodes on other machines read the file as soon as the lock is free.
+bool write_all(const UniqueFd& fd, const std::vector<MeetingPlace>& places) {
+  const std::string text = encode_meeting_file(places);
+  return ::pwrite(fd.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
+         ::ftruncate(fd.get(), static_cast<off_t>(text.size())) == 0 && ::fsync(fd.get()) == 0;
+}
+
+auto entry_of(std::vector<MeetingPlace>& places, const std::string& job_id) {
+  return std::ranges::find(places, job_id, &MeetingPlace::job_id);
 }
 
 }  // namespace
@@ -101,8 +128,8 @@ Result<MeetingFile> MeetingFile::enter(plan::JobPlan& plan) {
   file.fd_.reset(::open(plan.meeting_file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode));
   if (!file.fd_) return unusable(plan, errno);
   if (const auto locked = lock(file.fd_, plan); !locked) return locked.error();
-  const auto text = read_all(file.fd_, plan);
-  if (!text) return text.error();
+  const auto text = read_all(file.fd_);
+  if (!text) return unusable(plan, text.error().code.value());
   auto places = decode_meeting_file(*text);
   if (!places) {
     return exit_error(kExitInvalidValue,
@@ -110,15 +137,16 @@ Result<MeetingFile> MeetingFile::enter(plan::JobPlan& plan) {
                       plan.endpoint_flag, places.error().message);
   }
   file.others_ = std::move(*places);
-  const auto own =
-      std::find_if(file.others_.begin(), file.others_.end(),
-                   [&plan](const MeetingPlace& place) { return place.job_id == plan.spec.job_id; });
+  const auto own = entry_of(file.others_, plan.spec.job_id);
   if (own == file.others_.end()) return file;
   if (is_there(*own)) {
     plan.host = false;
     plan.spec.coordinator_host = own->address;
     plan.spec.coordinator_port = own->port;
-    if (plan.spec.tls.any()) plan.spec.tls_name = own->host_name;
+    // With replicas, another node may coordinate the job one day.
+    if (plan.spec.tls.any() && plan.replicas == 1) plan.spec.tls_name = own->host_name;
+  } else if (own->address == plan.spec.coordinator_host) {
+    plan.spec.coordinator_port = own->port;
   }
   file.others_.erase(own);
   return file;
@@ -129,13 +157,26 @@ Result<void> MeetingFile::announce(const plan::JobPlan& plan) {
   auto places = others_;
   places.push_back(
       {plan.spec.coordinator_host, plan.spec.coordinator_port, plan.spec.host, plan.spec.job_id});
-  const std::string text = encode_meeting_file(places);
-  // fsync, because nodes on other machines read the file as soon as the lock is free.
-  if (::pwrite(fd_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
-      ::ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0 || ::fsync(fd_.get()) != 0) {
-    return unusable(plan, errno);
-  }
+  if (!write_all(fd_, places)) return unusable(plan, errno);
   return {};
+}
+
+void move_meeting(const std::string& path, const MeetingPlace& place) {
+  const AllSignalsBlocked blocked;  // The main thread gets them.
+  park_thread(std::thread([path, place] {
+    const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    const auto failed = [&path](const std::string& why) {
+      log::warning("{}: nodes that come now do not find the job there: {}", path, why);
+    };
+    if (!fd || !wait_for_lock(fd)) return failed(last_error().message);
+    const auto text = read_all(fd);
+    if (!text) return failed(text.error().message);
+    auto places = decode_meeting_file(*text);
+    if (!places) return failed(places.error().message);
+    if (const auto old = entry_of(*places, place.job_id); old != places->end()) places->erase(old);
+    places->push_back(place);
+    if (!write_all(fd, *places)) failed(last_error().message);
+  }));
 }
 
 }  // namespace ddp::hosting

@@ -28,8 +28,10 @@ Result<std::vector<MeetingPlace>> decode_meeting_file(std::string_view text);
 
 // --rdzv-conf store_type=file: the nodes meet through a shared file instead of an address that all
 // of them know. The first node to come hosts the rendezvous and writes its address into the file,
-// which is made so that no other user can open it. An entry of an earlier job counts only if a
-// rendezvous answers there that has a job of this name.
+// which is made so that no other user can open it. An entry counts only if a rendezvous answers
+// there that has a job of this name. A dead entry with this node's own address may be that of a
+// ddp-run that was lost while its job goes on: this one hosts at the same port, where the others
+// look for it and tell it who coordinates the job now.
 class MeetingFile {
  public:
   // Does nothing if the plan has no such file. Otherwise opens and locks it and fills in the plan's
@@ -45,5 +47,10 @@ class MeetingFile {
   UniqueFd fd_;
   std::vector<MeetingPlace> others_;
 };
+
+// Writes into the file `path` that the job's rendezvous is at this place from now on. Returns at
+// once: a thread waits until no other process has the file locked, and for the disk. What keeps it
+// from writing is logged.
+void move_meeting(const std::string& path, const MeetingPlace& place);
 
 }  // namespace ddp::hosting

@@ -11,6 +11,7 @@
 #include "common/base/json_text.h"
 #include "common/log/log.h"
 #include "launcher/hosting/hosting.h"
+#include "launcher/hosting/meeting_file.h"
 #include "launcher/machine/machine.h"
 
 namespace ddp::hosting {
@@ -39,6 +40,7 @@ Result<std::unique_ptr<ReplicaHosting>> ReplicaHosting::create(
     options.any_user = plan.spec.any_user;
     options.fresh_store_each_round = true;
     options.stands_by = true;
+    options.pages["/job"] = plan.spec.job_id + "\n";  // For who reads the meeting file.
     auto own = server::Server::listen(io, options);
     if (!own) return exit_error(kExitInvalidValue, "{}", own.error().message);
     server = std::move(*own);
@@ -52,6 +54,7 @@ ReplicaHosting::ReplicaHosting(asio::io_context& io, const plan::JobPlan& plan,
                                std::shared_ptr<const net::TlsContext> tls, Events events)
     : io_(io),
       spec_(plan.spec),
+      meeting_file_(plan.meeting_file),
       founds_(founds),
       events_(std::move(events)),
       server_(std::move(server)),
@@ -206,6 +209,8 @@ void ReplicaHosting::on_won(const rendezvous::JobRecord& record) {
   if (!told_ && founds_) return;  // The agent knows this address.
   events_.coordinator(at_.host, at_.port);
   events_.notice("this node coordinates the job from now on");
+  if (!meeting_file_.empty())
+    move_meeting(meeting_file_, {at_.host, at_.port, spec_.host, spec_.job_id});
   if (!record.finished) return;
   over_ = true;
   events_.job_finished(record.result);

@@ -54,6 +54,7 @@ class ReplicaHosting : public MovingHosting {
 
   asio::io_context& io_;
   const config::JobSpec spec_;
+  const std::string meeting_file_;
   const bool founds_;
   Events events_;
   std::unique_ptr<server::Server> server_;

@@ -24,9 +24,8 @@ class DdpRunReplicas : public DdpRunTest {
   // Says where it was.
   Process& start_node(const std::string& nnodes, const Arguments& more = {},
                       std::map<std::string, std::string> variables = {}) {
-    Arguments arguments{
-        "--nnodes",  nnodes, "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_),
-        "--rdzv-id", "job",  "--last-call",     "30"};
+    Arguments arguments{"--nnodes",  nnodes, "--rdzv-endpoint", endpoint_,
+                        "--rdzv-id", "job",  "--last-call",     "30"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     arguments.push_back(script_);
     variables["LAST_ROUND"] = std::to_string(last_round_);
@@ -69,6 +68,7 @@ class DdpRunReplicas : public DdpRunTest {
   int last_round_ = 1;
   int keep_record_ = 3;
   const int port_ = free_port();
+  std::string endpoint_ = "127.0.0.1:" + std::to_string(port_);
   std::string script_ =
       folder_.script("worker.sh",
                      "echo $$ > $OUT/pid.$RANK.$DDP_ROUND\n"
@@ -188,6 +188,41 @@ TEST_F(DdpRunReplicas, TheFirstNodeComesBack) {
     EXPECT_EQ(node->wait(), 0) << said();
     EXPECT_THAT(node->out(), HasSubstr("round 1 restarts 1")) << said();
   }
+}
+
+class DdpRunReplicasOfAFile : public DdpRunReplicas {
+ protected:
+  DdpRunReplicasOfAFile() { endpoint_ = folder_.path() / "meeting"; }
+  const Arguments flags_{"--max-restarts", "1",           "--rdzv-backend",
+                         "c10d",           "--rdzv-conf", "store_type=file"};
+};
+
+TEST_F(DdpRunReplicasOfAFile, TheFirstNodeComesBackToItsOwnPort) {
+  const auto nodes = start_nodes(3, "3", flags_);
+  nodes[0]->kill(SIGKILL);
+  Process& again = start_node("3", flags_);
+  for (Process* node : {nodes[1], nodes[2], &again}) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), HasSubstr("round 1 restarts 1")) << said();
+  }
+}
+
+TEST_F(DdpRunReplicasOfAFile, TheNextCoordinatorWritesItsPlace) {
+  const auto nodes = start_nodes(3, "3", flags_);
+  const std::string first = folder_.read("meeting");
+  nodes[0]->kill(SIGKILL);
+  std::string next;
+  const auto is_whole = [&] {  // A heading and an entry.
+    next = folder_.read("meeting");
+    return next != first && std::ranges::count(next, '\n') == 2;
+  };
+  ASSERT_TRUE(wait_until(is_whole)) << said();
+  Process& late = start_node("3", flags_);
+  for (Process* node : {nodes[1], nodes[2], &late}) {
+    EXPECT_EQ(node->wait(), 0) << said();
+    EXPECT_THAT(node->out(), HasSubstr("round 1 restarts 1")) << said();
+  }
+  EXPECT_EQ(folder_.read("meeting"), next) << "the late one hosts";
 }
 
 // Others get the votes of those that are lost.
