@@ -27,11 +27,12 @@ Backoff::Backoff()
               static_cast<unsigned>(Clock::now().time_since_epoch().count())) {}
 
 bool Backoff::pause(TimePoint deadline) {
-  if (deadline - Clock::now() <= next_) return false;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  if (left.count() <= 0) return false;
   std::uniform_int_distribution<long> jitter(next_.count() / 2, next_.count());
-  ::poll(nullptr, 0, static_cast<int>(jitter(random_)));
+  ::poll(nullptr, 0, static_cast<int>(std::min(jitter(random_), left.count())));
   next_ = std::min(2 * next_, kLongestPause);
-  return true;
+  return Clock::now() < deadline;
 }
 
 TcpClient::TcpClient(GreetedSocket greeted, std::string host, int port,

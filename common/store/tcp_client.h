@@ -22,7 +22,7 @@ namespace ddp::store {
 class Backoff {
  public:
   Backoff();
-  // Sleeps. If that would pass `deadline`, returns false at once.
+  // Sleeps, at most until `deadline`. False if no time is left for another attempt.
   bool pause(TimePoint deadline);
 
  private:

@@ -328,30 +328,35 @@ TEST(TcpStoreLostTest, GivesUpAfterItsTimeAndThenAtOnce) {
   auto server = std::make_unique<ServerThread>();
   TcpStoreOptions options;
   options.timeout = 20s;
-  options.retry = 100ms;
+  options.retry = 2s;
   const int port = server->port();
   auto store = connect_tcp_store("127.0.0.1", port, options).value();
   server.reset();
+  const auto lost = Clock::now();
   const Result<void> waited = store->wait({"k"}, 20s);
   ASSERT_FALSE(waited);
+  EXPECT_GE(Clock::now() - lost, 2s);
   EXPECT_EQ(waited.error().code, Errc::kPeerLost);
   for (const std::string& part :
-       {"127.0.0.1:" + std::to_string(port), "not restored within 100 ms"s}) {
+       {"127.0.0.1:" + std::to_string(port), "not restored within 2000 ms"s}) {
     EXPECT_NE(waited.error().message.find(part), std::string::npos) << waited.error().message;
   }
   const auto begin = Clock::now();
   EXPECT_EQ(store->num_keys().error().message, waited.error().message) << "the first cause stays";
-  EXPECT_LT(Clock::now() - begin, 50ms);
+  EXPECT_LT(Clock::now() - begin, 1s);
 }
 
 TEST(TcpStoreLostTest, AnOperationsOwnDeadlineHolds) {
   auto server = std::make_unique<ServerThread>();
   const int port = server->port();
-  auto store = connect(port);
+  TcpStoreOptions patient;
+  patient.timeout = 20s;
+  patient.retry = 60s;
+  auto store = connect_tcp_store("127.0.0.1", port, patient).value();
   server.reset();
   const auto begin = Clock::now();
   EXPECT_EQ(store->get("k", 20ms).error().code, Errc::kPeerLost);
-  EXPECT_LT(Clock::now() - begin, 2s) << "not the 5 s that a connection is tried for";
+  EXPECT_LT(Clock::now() - begin, 20s) << "not as long as a connection is tried for";
   server::ServerOptions options;
   options.port = port;
   options.bind_address = "127.0.0.1";
@@ -368,12 +373,12 @@ TEST(TcpStoreLostTest, TheTimeInWhichNobodyTriesDoesNotCount) {
               [&](Way way, std::string_view) { return way != Way::kToServer || !cuts; });
   TcpStoreOptions options;
   options.timeout = 20s;
-  options.retry = 20ms;
+  options.retry = 1s;
   auto store = connect_tcp_store("127.0.0.1", relay.port(), options).value();
   cuts = true;
   EXPECT_FALSE(store->add("n", 1));
   cuts = false;
-  std::this_thread::sleep_for(50ms);  // sleep: the program's work
+  std::this_thread::sleep_for(1100ms);  // sleep: the program's work
   const Result<void> set = store->set("k", "v");
   EXPECT_TRUE(set) << set.error().message;
 }
