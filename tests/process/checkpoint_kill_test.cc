@@ -26,7 +26,8 @@ using testing::Not;
 const char* const kWorker = SNAPSHOT_WORKER;
 constexpr std::int64_t kElements = 64 * 1024;  // 256 KiB for each rank.
 constexpr std::int64_t kSlow = 512 * 1024;     // Bytes per second: half a second for a share.
-constexpr std::int64_t kVerySlow = 32 * 1024;  // Eight.
+constexpr std::int64_t kVerySlow = 64 * 1024;  // Four, in which a test finds and kills somebody.
+constexpr std::int64_t kEndless = 4 * 1024;    // A minute.
 
 class CheckpointKill : public DdpRunTest {
  protected:
@@ -39,7 +40,7 @@ class CheckpointKill : public DdpRunTest {
     }
     programs_->script("ddp-checkpoint",
                       "exec '" + std::filesystem::absolute(bin("ddp-checkpoint")).string() +
-                          "' \"$@\" --part-timeout 2\n");
+                          "' \"$@\" --part-timeout 5\n");
   }
   static void TearDownTestSuite() { programs_.reset(); }
 
@@ -148,7 +149,7 @@ TEST_F(CheckpointKill, WorkersKilledRightAfterTheHandOver) {
 }
 
 TEST_F(CheckpointKill, AWriterThatIsKilledIsStartedAgain) {
-  Process& run = job("wait", 1, kSlow);
+  Process& run = job("wait", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   for (const pid_t pid : writers()) kill_one(pid);
   EXPECT_EQ(run.wait(), 0) << run.err();
@@ -166,7 +167,7 @@ TEST_F(CheckpointKill, AJobThatEndsWaitsForItsWriters) {
 }
 
 TEST_F(CheckpointKill, ASignalToTheJobDoesNotLoseWhatIsBeingWritten) {
-  Process& run = job("stay", 1, kSlow);
+  Process& run = job("stay", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   run.kill(SIGTERM);
   EXPECT_EQ(run.wait(), 128 + SIGTERM) << run.err();
@@ -174,18 +175,18 @@ TEST_F(CheckpointKill, ASignalToTheJobDoesNotLoseWhatIsBeingWritten) {
 }
 
 TEST_F(CheckpointKill, ASecondCtrlCGivesUpWhatIsBeingWritten) {
-  Process& run = job("stay", 1, kVerySlow);
+  Process& run = job("stay", 1, kEndless);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   run.kill(SIGINT);
   ASSERT_TRUE(run.complains("waiting for 2 parts of checkpoints to be written"));
   run.kill(SIGINT);
-  EXPECT_EQ(run.wait(5s), 128 + SIGINT) << run.err();
+  EXPECT_EQ(run.wait(30s), 128 + SIGINT) << run.err();
   EXPECT_TRUE(writers().empty());
   EXPECT_EQ(newest(), 0);
 }
 
 TEST_F(CheckpointKill, TheWritersOfAKilledAgentFinishAndTheNextWorkersWaitForThem) {
-  Process& run = job("wait", 1, kSlow, {"--max-restarts", "1"});
+  Process& run = job("wait", 1, kVerySlow, {"--max-restarts", "1"});
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   kill_one(one("ddp-agent"));
   EXPECT_EQ(run.wait(), 0) << run.err();
@@ -194,7 +195,7 @@ TEST_F(CheckpointKill, TheWritersOfAKilledAgentFinishAndTheNextWorkersWaitForThe
 }
 
 TEST_F(CheckpointKill, DdpRunWaitsForTheWritersOfAKilledAgent) {
-  Process& run = job("wait", 1, kSlow);
+  Process& run = job("wait", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   kill_one(one("ddp-agent"));
   EXPECT_EQ(run.wait(), kExitNodeLost) << run.err();
@@ -204,7 +205,7 @@ TEST_F(CheckpointKill, DdpRunWaitsForTheWritersOfAKilledAgent) {
 }
 
 TEST_F(CheckpointKill, TheWritersOfAKilledDdpRunFinish) {
-  Process& run = job("stay", 1, kSlow);
+  Process& run = job("stay", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   run.kill(SIGKILL);
   ASSERT_TRUE(wait_until([this] { return alive("ddp-agent").empty(); }));

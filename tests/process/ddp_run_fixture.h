@@ -22,8 +22,6 @@ namespace ddp::test {
 class DdpRunTest : public testing::Test {
  protected:
   using Arguments = std::vector<std::string>;
-  // On a busy machine. How fast it is otherwise, bench/run recovery shows.
-  static constexpr auto kOthersLimit = 30s;
 
   DdpRunTest() {
     static int count = 0;
@@ -42,8 +40,7 @@ class DdpRunTest : public testing::Test {
       std::erase_if(left, [&there](const std::string& name) { return !there.contains(name); });
       return left.empty();
     };
-    EXPECT_TRUE(wait_until(is_gone_again, kOthersLimit))
-        << "left in /dev/shm: " << testing::PrintToString(left);
+    EXPECT_TRUE(wait_until(is_gone_again)) << "left in /dev/shm: " << testing::PrintToString(left);
     EXPECT_TRUE(std::filesystem::is_empty(tmp_.path())) << "something was left in TMPDIR";
   }
 
@@ -94,9 +91,8 @@ class DdpRunTest : public testing::Test {
     return found;
   }
   testing::AssertionResult is_gone() const {
-    if (wait_until([this] { return alive().empty(); }, kOthersLimit))
-      return testing::AssertionSuccess();
-    auto failure = testing::AssertionFailure() << "left after " << kOthersLimit.count() << " s:";
+    if (wait_until([this] { return alive().empty(); })) return testing::AssertionSuccess();
+    auto failure = testing::AssertionFailure() << "left:";
     for (const pid_t pid : alive()) failure << " " << process_name(pid) << " (" << pid << ")";
     return failure;
   }

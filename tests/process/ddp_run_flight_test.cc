@@ -88,7 +88,7 @@ TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
 
 // All ranks stand still when one hangs; those that wait for it are not at fault.
 TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "2",
+  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "10",
                         FLIGHT_WORKER, "hang"});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), ContainsRegex("round 1: rank 1 on " + host() +
@@ -104,7 +104,7 @@ TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
 // gone before the next round begins.
 TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {
   Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", FLIGHT_WORKER, "stop"},
-                       {{"DDP_STALL_TIMEOUT_MS", "500"}});
+                       {{"DDP_STALL_TIMEOUT_MS", "3000"}});
   const pid_t stopped = pid_in("pid.1.0");
   const pid_t next = pid_in("pid.1.1");
   EXPECT_NE(stopped, next);

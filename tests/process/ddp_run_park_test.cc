@@ -59,7 +59,7 @@ TEST_F(DdpRunPark, SurvivorsKeepTheirProcessAndTheLostRankIsReplaced) {
 }
 
 TEST_F(DdpRunPark, AWorkerThatDoesNotParkInTimeIsReplacedLikeALostOne) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--shutdown-timeout", "1",
+  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--shutdown-timeout", "5",
                         PARKING_WORKER, "stubborn", "1"});
   const pid_t first = place(job, 0, 0).pid;
   const pid_t stubborn = place(job, 0, 1).pid;
@@ -119,7 +119,7 @@ TEST_F(DdpRunPark, EveryRoundsFolderNamesTheLogsOfItsRanks) {
 
 // Rows 15 and 29: hours on an idle cluster, and nothing that says where it hangs.
 TEST_F(DdpRunPark, AHungWorkerIsEndedAndItsStacksAreInTheLog) {
-  const Finished job = run_job({"--nproc-per-node", "1", "--progress-timeout", "0.3", "--log-dir",
+  const Finished job = run_job({"--nproc-per-node", "1", "--progress-timeout", "2", "--log-dir",
                                 "logs", "--rdzv-id", "j", PARKING_WORKER, "park", "1"});
   EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
   EXPECT_THAT(job.err, ContainsRegex("  cause     : no progress for [0-9.]+ s"));

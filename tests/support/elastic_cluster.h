@@ -288,7 +288,7 @@ class ElasticCluster {
 
   static ssize_t read_in_time(int fd, char* buffer, std::size_t size) {
     pollfd entry{fd, POLLIN, 0};
-    DDP_CHECK(::poll(&entry, 1, 30'000) == 1, "a worker says nothing for 30 s");
+    DDP_CHECK(::poll(&entry, 1, 120'000) == 1, "a worker says nothing for two minutes");
     return ::read(fd, buffer, size);
   }
 

@@ -112,8 +112,8 @@ class EtcdCluster {
   std::string get(const std::string& prefix) const {
     std::string urls_text;
     for (const std::string& one : urls()) urls_text += (urls_text.empty() ? "" : ",") + one;
-    const Finished found = etcdctl({"--endpoints", urls_text, "--dial-timeout", "1s",
-                                    "--command-timeout", "1s", "get", "--prefix", prefix});
+    const Finished found = etcdctl({"--endpoints", urls_text, "--dial-timeout", "20s",
+                                    "--command-timeout", "20s", "get", "--prefix", prefix});
     if (found.status != 0) return "";
     return found.out.empty() ? "none" : found.out;
   }

@@ -26,10 +26,12 @@ namespace ddp::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
 
-// Polls until the condition holds; returns false if it does not within `limit`. Only broken code
-// reaches the limit, so it is long, and no test depends on speed.
+// Only broken code reaches it, so no test depends on speed.
+constexpr std::chrono::milliseconds kWaitLimit = 2min;
+
+// Polls until the condition holds; returns false if it does not within `limit`.
 inline bool wait_until(const std::function<bool()>& condition,
-                       std::chrono::milliseconds limit = 30s) {
+                       std::chrono::milliseconds limit = kWaitLimit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
@@ -97,7 +99,7 @@ class Process {
   }
 
   // Waits for the exit status, 128 + n for signal n; returns nothing if it does not end in `limit`.
-  std::optional<int> wait(std::chrono::milliseconds limit = 60s) {
+  std::optional<int> wait(std::chrono::milliseconds limit = kWaitLimit) {
     wait_until([this] { return has_ended(); }, limit);
     return status_;
   }
@@ -113,10 +115,10 @@ class Process {
   std::string err() const { return contents(err_); }
 
   // Waits until the output contains `text`.
-  bool prints(const std::string& text, std::chrono::milliseconds limit = 30s) {
+  bool prints(const std::string& text, std::chrono::milliseconds limit = kWaitLimit) {
     return wait_until([&] { return out().find(text) != std::string::npos; }, limit);
   }
-  bool complains(const std::string& text, std::chrono::milliseconds limit = 30s) {
+  bool complains(const std::string& text, std::chrono::milliseconds limit = kWaitLimit) {
     return wait_until([&] { return err().find(text) != std::string::npos; }, limit);
   }
 
@@ -149,13 +151,14 @@ struct Finished {
 
 // Runs a program to its end.
 inline Finished run(Process::Main main, std::vector<std::string> arguments,
-                    const ProcessOptions& options = {}, std::chrono::milliseconds limit = 60s) {
+                    const ProcessOptions& options = {},
+                    std::chrono::milliseconds limit = kWaitLimit) {
   Process process(main, std::move(arguments), options);
   const int status = process.wait(limit).value_or(-1);
   return Finished{status, process.out(), process.err()};
 }
 inline Finished run(std::vector<std::string> arguments, const ProcessOptions& options = {},
-                    std::chrono::milliseconds limit = 60s) {
+                    std::chrono::milliseconds limit = kWaitLimit) {
   return run(nullptr, std::move(arguments), options, limit);
 }
 

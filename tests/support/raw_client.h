@@ -64,7 +64,7 @@ class RawClient {
   // That many bytes, or fewer if the connection ends or the time is up.
   std::string receive(std::size_t count) {
     std::string out;
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
     while (out.size() < count && readable(deadline)) {
       std::array<char, 65'536> buffer;
       const std::size_t wanted = std::min(buffer.size(), count - out.size());
@@ -79,7 +79,7 @@ class RawClient {
   // What is there, at least one byte; nothing if the connection ends or the time is up.
   std::string receive_some() {
     std::array<char, 65'536> buffer;
-    if (!readable(std::chrono::steady_clock::now() + std::chrono::seconds(20))) return {};
+    if (!readable(std::chrono::steady_clock::now() + std::chrono::minutes(2))) return {};
     const ssize_t got = ::recv(fd_, buffer.data(), buffer.size(), 0);
     return {buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0))};
   }
@@ -96,7 +96,7 @@ class RawClient {
   // True if the server closes without sending anything more.
   bool is_closed_by_peer() {
     char byte = 0;
-    return readable(std::chrono::steady_clock::now() + std::chrono::seconds(20)) &&
+    return readable(std::chrono::steady_clock::now() + std::chrono::minutes(2)) &&
            ::recv(fd_, &byte, 1, 0) <= 0;
   }
 

@@ -105,8 +105,10 @@ TEST_F(AsyncCheckpointTest, ADiskThatNeverAnswersFailsTheSaveAndNotTheTraining) 
   disk.go();
   EXPECT_TRUE(test::wait_until([&] { return writer->impl().left_behind().empty(); }));
   EXPECT_THAT(test::names_in(path()), ElementsAre()) << "what was given up appears no more";
-  ASSERT_TRUE(checkpointer.save(9));
-  const auto last = checkpointer.wait();
+  Checkpointer patient(options(), group_, disk, writer);
+  patient.add_module("net", net);
+  ASSERT_TRUE(patient.save(9));
+  const auto last = patient.wait();
   ASSERT_TRUE(last) << last.error().message;
   EXPECT_EQ(last->step, 9);
   EXPECT_EQ(loaded_value(group_, 9), 5);

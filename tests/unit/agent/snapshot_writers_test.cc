@@ -289,9 +289,9 @@ TEST_F(SnapshotWritersTest, AWriterThatWaitsAndLooksAgainIsNotGivenUp) {
   // In one process without files, so that waking up is all that it shows.
   make(
       "exec python3 -c 'import time\n"
-      "for i in range(15): time.sleep(0.2)\n"
+      "for i in range(35): time.sleep(0.2)\n"
       "print(\"{\\\"ok\\\":true}\")'\n",
-      Duration(2000));
+      Duration(5000));
   submit(1, "a", list(image("image")));
   ASSERT_TRUE(answered(1));
   EXPECT_TRUE(answers_[0].ok) << answers_[0].error;

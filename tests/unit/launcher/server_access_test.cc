@@ -47,6 +47,7 @@ wire::Join join_of_one(const std::string& job_id) {
   join.job_id = job_id;
   join.node_id = "n0";
   join.host = "n0";
+  join.rules.lease_ms = 3'600'000;  // They seldom say anything more, however slow this is.
   return join;
 }
 

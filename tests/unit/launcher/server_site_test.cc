@@ -37,6 +37,7 @@ wire::Join join_of(const std::string& node_id, int nproc = 2) {
   join.node_id = node_id;
   join.host = node_id;
   join.nproc = nproc;
+  join.rules.lease_ms = 3'600'000;  // They seldom say anything more, however slow this is.
   return join;
 }
 
@@ -160,7 +161,6 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
   for (std::size_t i = 0; i < kMany; ++i) {
     wire::Join join = join_of(fmt::format("n{}", i));
     join.rules.min_nodes = join.rules.max_nodes = 501;
-    join.rules.lease_ms = 3'600'000;  // They say nothing more, however slow this is.
     agents.push_back(std::make_unique<RawAgent>(server.port()));
     agents.back()->send(join);
     agents.back()->send(beat);

@@ -127,6 +127,7 @@ wire::Join join_of_one(const std::string& job_id, const std::string& node_id) {
   join.node_id = node_id;
   join.host = node_id;
   join.rules.max_restarts = 3;
+  join.rules.lease_ms = 3'600'000;  // They seldom say anything more, however slow this is.
   return join;
 }
 

@@ -45,6 +45,7 @@ wire::Join joining(const std::string& node_id, int nodes, const std::string& job
   join.node_id = node_id;
   join.host = node_id;
   join.rules.min_nodes = join.rules.max_nodes = nodes;
+  join.rules.lease_ms = 3'600'000;  // They seldom say anything more, however slow this is.
   return join;
 }
 

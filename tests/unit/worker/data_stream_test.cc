@@ -297,7 +297,7 @@ TEST_P(DataStreamTest, TheKillOfThePeerIsSeen) {
   const TimePoint killed = Clock::now();
   while (receive_all_of(*stream, buffer.data(), buffer.size())) {
   }
-  EXPECT_LT(Clock::now() - killed, seconds(2));
+  EXPECT_LT(Clock::now() - killed, seconds(20));
   EXPECT_THAT(stream->how(), ::testing::Not(::testing::IsEmpty()));
   std::cout << "it says: " << stream->how() << "\n";
   EXPECT_EQ(peer.wait(), 128 + SIGKILL) << peer.err();

@@ -339,7 +339,7 @@ TEST(FromEnvironment, AGroupAfterAnother) {
 std::function<int()> failing(const std::function<bool(const CollectiveError&)>& check) {
   return [check] {
     ProcessGroupOptions options;
-    options.connect_timeout = seconds(2);
+    options.connect_timeout = seconds(5);
     try {
       ProcessGroup::from_environment(options);
     } catch (const CollectiveError& error) {

@@ -263,7 +263,7 @@ TEST(InitProcessGroupErrorTest, NamesTheRanksThatDidNotCome) {
     expect_all(start_ranks(4,
                            [&](Rank rank) {
                              InitProcessGroupOptions options = options_of(url, 4, rank);
-                             options.group.connect_timeout = 1s;
+                             options.group.connect_timeout = 5s;
                              const int status = expecting(options, Errc::kTimeout,
                                                           {"of 4 ranks, rank 2, 3 did not "});
                              // The store goes with rank 0, maybe before another rank has looked who
@@ -288,7 +288,7 @@ TEST(InitProcessGroupErrorTest, ADisagreementIsFoundAtOnce) {
   constexpr int kOther = 8;
   const auto children = start_ranks(2, [&](Rank rank) {
     InitProcessGroupOptions options = options_of(url, 2 + rank, rank);
-    options.group.connect_timeout = 2s;
+    options.group.connect_timeout = 30s;
     try {
       init_process_group(options);
     } catch (const CollectiveError& error) {

@@ -296,7 +296,7 @@ TEST_F(MetGroupTest, TheRanksThatDoNotComeAreNamed) {
         meeting.prefix = "world";
         meeting.group = "of the test";
         try {
-          make_met_group(rank, 3, std::move(meeting), Clock::now() + 300ms, {});
+          make_met_group(rank, 3, std::move(meeting), Clock::now() + 3s, {});
         } catch (const CollectiveError& error) {
           const std::string text = error.what();
           const bool is_named = text.find("of the test is not complete") != text.npos &&

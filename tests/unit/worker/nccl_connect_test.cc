@@ -31,7 +31,7 @@ class NcclConnect : public test::StandinTest {
     test::on_ranks(size, [&](Rank rank) {
       if (std::find(present.begin(), present.end(), rank) == present.end()) return;
       NcclGroupOptions options = nccl_options(rank, size, 3);
-      options.connect_timeout = milliseconds(150);
+      options.connect_timeout = milliseconds(500);
       if (tweak) tweak(options);
       try {
         groups[static_cast<std::size_t>(rank)] = NcclGroup::make(library_, store_, options);
@@ -58,7 +58,7 @@ TEST_F(NcclConnect, ARankThatDoesNotComeIsNamed) {
     EXPECT_EQ(suspects_[rank], 2);
     EXPECT_THAT(texts[rank],
                 AllOf(HasSubstr("NCCL group 'default' of round 3: rank "),
-                      HasSubstr("waited 150 ms for the communicator: not arrived: rank 2")));
+                      HasSubstr("waited 500 ms for the communicator: not arrived: rank 2")));
   }
 }
 
@@ -73,7 +73,7 @@ TEST_F(NcclConnect, RankZeroThatDoesNotComeIsNamed) {
 
 TEST_F(NcclConnect, AConnectionThatHangsThoughAllHaveComeIsSaid) {
   for (const Rank rank : {0, 1}) control().hang_init(rank);
-  const auto patient = [](NcclGroupOptions& each) { each.connect_timeout = seconds(1); };
+  const auto patient = [](NcclGroupOptions& each) { each.connect_timeout = seconds(3); };
   for (const auto& text : failures({0, 1}, 2, patient)) {
     EXPECT_THAT(text, HasSubstr("all ranks have arrived, but NCCL is still connecting them"));
   }

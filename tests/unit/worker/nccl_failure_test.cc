@@ -331,11 +331,11 @@ TEST_F(NcclFailure, AMonitoredBarrierListsWhoIsMissing) {
   world.run([&](NcclGroup& group) {
     if (group.rank() == 1 || group.rank() == 3) return;
     const CollectiveError error =
-        failure_of([&] { group.monitored_barrier(milliseconds(100), true); });
+        failure_of([&] { group.monitored_barrier(milliseconds(500), true); });
     EXPECT_EQ(error.code, Errc::kTimeout);
     EXPECT_EQ(error.suspect_rank, 1);
     EXPECT_STREQ(error.what(),
-                 "monitored_barrier: timed out after 100 ms on rank 0: not arrived: ranks 1, 3");
+                 "monitored_barrier: timed out after 500 ms on rank 0: not arrived: ranks 1, 3");
   });
   EXPECT_THAT(failure_of([&] { world[3].barrier()->wait(); }).what(), HasSubstr("not arrived"));
   expect_prompt();

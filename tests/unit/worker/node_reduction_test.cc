@@ -397,7 +397,7 @@ TEST(NodeReductionHeld, DeadlineBlamesWhoIsMissing) {
           std::vector<float> in(30'000);
           std::vector<float> out(10'000);
           const Buffer input{in.data(), in.size(), DType::kF32};
-          const OpOptions options{std::chrono::milliseconds(200), ""};
+          const OpOptions options{std::chrono::milliseconds(500), ""};
           try {
             (scatter ? group.reduce_scatter(input, {out.data(), out.size(), DType::kF32},
                                             ReduceOp::kSum, options)

@@ -181,7 +181,7 @@ TEST(ProcessDeath, EverySurvivorNamesTheDeadWithoutAnAgent) {
 
 // Also by itself, once it runs again.
 TEST(ProcessDeath, EverySurvivorNamesTheStopped) {
-  ::setenv("DDP_STALL_TIMEOUT_MS", "300", 1);
+  ::setenv("DDP_STALL_TIMEOUT_MS", "2000", 1);
   for (const auto& nodes : kWorlds) {
     const Rank victim = test::world_size_of(nodes) - 1;
     const auto children = test::fork_ranks(nodes, lose(victim, SIGSTOP, Errc::kTimeout));

@@ -178,10 +178,10 @@ TEST(ProcessGroup, DeadlineNamesWhoDidNotArrive) {
       if (rank == absent) return;
       auto values = ones(10);
       const CollectiveError error = failure_of([&] {
-        start_sum(group, values, {milliseconds(100), "bucket 3"})->wait();
+        start_sum(group, values, {milliseconds(500), "bucket 3"})->wait();
       });
       EXPECT_EQ(error.code, Errc::kTimeout);
-      EXPECT_THAT(error.what(), HasSubstr("all_reduce #1 (bucket 3): timed out after 100 ms"));
+      EXPECT_THAT(error.what(), HasSubstr("all_reduce #1 (bucket 3): timed out after 500 ms"));
       EXPECT_EQ(error.suspect_rank, absent);
       EXPECT_THAT(error.what(), EndsWith("; not arrived: rank " + std::to_string(absent)));
     });
@@ -197,7 +197,7 @@ TEST(ProcessGroup, DeadlineOfOneNodeBlamesTheAbsentRank) {
   test::on_ranks(3, [&](Rank rank) {
     if (rank == 1) return;
     const CollectiveError error = failure_of([&] {
-      groups[static_cast<std::size_t>(rank)]->barrier({milliseconds(50), ""})->wait();
+      groups[static_cast<std::size_t>(rank)]->barrier({milliseconds(500), ""})->wait();
     });
     EXPECT_EQ(error.suspect_rank, 1);
     EXPECT_THAT(error.what(), EndsWith("; arrived: rank 0, 2; not arrived: rank 1"));

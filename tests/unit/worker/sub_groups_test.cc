@@ -267,11 +267,11 @@ TEST_P(SubGroups, MonitoredBarrierLetsAllThroughOrNamesAllThatAreMissing) {
     ProcessGroup& world = *groups[static_cast<std::size_t>(rank)];
     for (int i = 0; i < 5; ++i) world.monitored_barrier(seconds(20));
     if (rank == 1 || rank == 3) return;
-    const CollectiveError error = failure_of([&] { world.monitored_barrier(milliseconds(200)); });
+    const CollectiveError error = failure_of([&] { world.monitored_barrier(milliseconds(500)); });
     EXPECT_EQ(error.code, Errc::kTimeout);
     EXPECT_EQ(error.suspect_rank, 1);
     EXPECT_THAT(error.what(),
-                HasSubstr("monitored_barrier: after 200 ms rank 1, 3 have not arrived"));
+                HasSubstr("monitored_barrier: after 500 ms rank 1, 3 have not arrived"));
   });
 }
 
@@ -280,7 +280,7 @@ TEST_P(SubGroups, MonitoredBarrierMayStopAtTheFirstThatIsMissing) {
   test::on_ranks(world_size(), [&](Rank rank) {
     if (rank == 2 || rank == 3) return;
     const CollectiveError error = failure_of([&] {
-      groups[static_cast<std::size_t>(rank)]->monitored_barrier(milliseconds(200), false);
+      groups[static_cast<std::size_t>(rank)]->monitored_barrier(milliseconds(500), false);
     });
     EXPECT_THAT(error.what(), HasSubstr("rank 2 has not arrived; there may be more"));
   });

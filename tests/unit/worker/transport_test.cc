@@ -131,7 +131,7 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   EXPECT_TRUE(one.wants_data());
   other.close({Errc::kMismatch, 3, "they disagree"});
   // The cause comes later than the end, by way of a watch that the machine does not let run.
-  const auto late = 5 * transport::ControlLinks::kExplanationTime;
+  const auto late = 2 * transport::ControlLinks::kExplanationTime;
   std::thread watch([&] {
     std::this_thread::sleep_for(late);  // sleep: as under load
     segment->raise_abort({Errc::kMismatch, 3, "they disagree"});
@@ -252,8 +252,8 @@ TEST(Tcp, SaysOnceThatAPortIsNotReached) {
   while (auto fd = transport::connect_socket("127.0.0.1", port, in(milliseconds(100))))
     queued.push_back(std::move(*fd));
   ::testing::internal::CaptureStderr();
-  const auto connected = transport::connect_link(endpoint, identity_of(3), in(milliseconds(300)),
-                                                 EngineKind::kTcp, nullptr, milliseconds(50));
+  const auto connected = transport::connect_link(endpoint, identity_of(3), in(seconds(3)),
+                                                 EngineKind::kTcp, nullptr, milliseconds(500));
   const std::string said = ::testing::internal::GetCapturedStderr();
   ASSERT_FALSE(connected);
   EXPECT_THAT(said, HasSubstr("ddp: rank 0 cannot connect to rank 1 on node 1"));

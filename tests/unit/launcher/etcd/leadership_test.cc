@@ -88,7 +88,8 @@ TEST_F(LeadershipTest, OneOfManyLeadsAndAllKnowIt) {
   ASSERT_TRUE(cluster.wait_until_ready());
   std::vector<std::unique_ptr<Candidate>> all;
   for (int i = 0; i < 8; ++i) {
-    all.push_back(std::make_unique<Candidate>(io_, cluster.urls(), "n" + std::to_string(i)));
+    all.push_back(std::make_unique<Candidate>(io_, cluster.urls(), "n" + std::to_string(i),
+                                              Duration(20'000), Duration(20'000)));
   }
   ASSERT_TRUE(until([&] {
     return std::all_of(all.begin(), all.end(),
@@ -226,12 +227,12 @@ TEST_F(LeadershipTest, TheOfficeIsKeptAlive) {
   DDP_NEEDS_ETCD();
   EtcdCluster cluster(1);
   ASSERT_TRUE(cluster.wait_until_ready());
-  Candidate first(io_, cluster.urls(), "first");
+  Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(3'000));
   ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
-  Candidate second(io_, cluster.urls(), "second");
-  // Three leases.
+  Candidate second(io_, cluster.urls(), "second", Duration(10'000), Duration(3'000));
+  // Twice the lease.
   test::run_until(
-      io_, [] { return false; }, std::chrono::milliseconds(3'000));
+      io_, [] { return false; }, std::chrono::milliseconds(6'500));
   EXPECT_EQ(second.leaders, std::vector<std::string>{"first"});
   EXPECT_TRUE(first.lost.empty());
 }
@@ -242,12 +243,12 @@ TEST_F(LeadershipTest, TheRecordLivesAsLongAsItsCoordinator) {
   EtcdCluster cluster(1);
   ASSERT_TRUE(cluster.wait_until_ready());
   {
-    Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(1'000),
-                    Duration(2'000));
+    Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(3'000),
+                    Duration(4'000));
     ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
     ASSERT_TRUE(store(first, record(1)));
     test::run_until(
-        io_, [] { return false; }, std::chrono::milliseconds(3'500));
+        io_, [] { return false; }, std::chrono::milliseconds(6'500));
     EXPECT_THAT(cluster.get("/ddp-run/job/state"), HasSubstr(R"("next_round":1)"));
   }
   EXPECT_TRUE(test::wait_until([&] { return cluster.get("/ddp-run/job/state") == "none"; }));
