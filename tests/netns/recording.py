@@ -39,10 +39,12 @@ recorder.bind((sys.argv[1], 0))
 recorder.settimeout(0.2)
 with open(sys.argv[2], "wb") as out:
     print("recording", flush=True)
-    while not os.path.exists(sys.argv[3]):
+    while True:
         try:
             packet = recorder.recv(1 << 17)
         except TimeoutError:
+            if os.path.exists(sys.argv[3]):
+                break
             continue
         out.write(struct.pack("<I", len(packet)) + packet)
 packets, lost = struct.unpack("II", recorder.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))

@@ -5,7 +5,6 @@ usage: bad_input.py BIN_DIR [CASE...]
 """
 import gzip
 import json
-import os
 import shutil
 import socket
 import struct
@@ -25,7 +24,7 @@ TRAIN = [DDP_TRAIN, "--model", "mnist", "--data", "synthetic", "--train-samples"
 folder = Path()  # A fresh one for each case.
 
 
-def run(*command, limit_s=60):
+def run(*command, limit_s=240):
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=limit_s,
                           stdin=subprocess.DEVNULL)
 

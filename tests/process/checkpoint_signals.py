@@ -6,7 +6,6 @@ no agent forwards requests, and for ddp::Trainer and ddp::initialize. `ddp-run s
 usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER ENGINE_WORKER
 """
 import json
-import os
 import re
 import shutil
 import signal
@@ -98,10 +97,6 @@ def newer_than(checkpoints, step):
     return lambda: [other for other in steps_of(checkpoints) if other > step]
 
 
-class TooLate(Exception):
-    """The training was over before it could be disturbed: other programs kept the disk or the processors busy."""
-
-
 class Comparison:
     def __init__(self, program, launcher, folder):
         self.program, self.launcher, self.folder = program, launcher, folder
@@ -112,38 +107,36 @@ class Comparison:
         return [*self.launcher, *self.program.command(summary, checkpoints)]
 
     def train(self, summary, checkpoints=None):
-        done = subprocess.run(self.command(summary, checkpoints), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+        done = subprocess.run(self.command(summary, checkpoints), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
                               text=True)
         check(done.returncode == 0, f"the training ended with {done.returncode}:\n{done.stdout[-3000:]}")
         return jobs.summary(summary), done.stdout
 
     def await_checkpoint(self, node, step, what):
-        found = newer_than(self.program.saved_in(self.checkpoints), step)
-        steps = jobs.wait_until(lambda: found() or node.process.poll() is not None, LIMIT_S, what)
-        if steps is True:
-            if node.process.returncode == 0:
-                raise TooLate(f"the training was over before {what} was there")
-            check(False, f"status {node.process.returncode} before {what}:\n{node.tail()}")
-        return steps[-1]
+        return jobs.wait_while_running([node], newer_than(self.program.saved_in(self.checkpoints), step), LIMIT_S, what)[-1]
 
-    def disturb(self):
+    def disturb(self, attempt):
+        if attempt > 0:
+            shutil.rmtree(self.checkpoints)
+            self.checkpoints.mkdir()
         saved = self.program.saved_in(self.checkpoints)
-        node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / "first.log")
+        node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / f"first{attempt}.log")
         try:
             # An engine catches SIGUSR1 from the first time it is asked for requests, after its first step.
-            jobs.wait_until(lambda: re.search(r"step[ =]+([2-9]|\d\d)", node.log_path.read_text(errors="replace")), LIMIT_S,
-                            "a second step")
+            jobs.wait_while_running([node], lambda: re.search(r"step[ =]+([2-9]|\d\d)", node.log_path.read_text(errors="replace")), LIMIT_S,
+                                    "a second step")
             if self.launcher:
-                jobs.wait_until(shows_a_step, LIMIT_S, "a step in ddp-run status")
+                jobs.wait_while_running([node], shows_a_step, LIMIT_S, "a step in ddp-run status")
             node.process.send_signal(signal.SIGUSR1)
             first = self.await_checkpoint(node, 0, "the checkpoint that the command was asked for")
-            told = node.workers()[1] if self.launcher else node.process.pid
-            os.kill(told, signal.SIGUSR1)
+            told = (node.workers() if self.launcher else [node.process.pid])[-1:]
+            if not told or not jobs.send(told[0], signal.SIGUSR1):
+                raise jobs.TooLate("the workers had ended before the second request")
             second = self.await_checkpoint(node, first, "the checkpoint that a worker was asked for")
             node.process.send_signal(signal.SIGTERM)
             status = node.wait(LIMIT_S)
             if status == 0:
-                raise TooLate("the training was over before SIGTERM came")
+                raise jobs.TooLate("the training was over before SIGTERM came")
             log = node.log_path.read_text(errors="replace")
             # The Trainer ends its program by the signal; ddp-run and ddp-train make a status of it.
             wanted = -signal.SIGTERM if self.program.ends_by_signal and not self.launcher else 128 + signal.SIGTERM
@@ -159,15 +152,7 @@ class Comparison:
 
     def run(self):
         undisturbed, _ = self.train(self.folder / "undisturbed.json")
-        for tries_left in reversed(range(5)):
-            try:
-                saved = self.disturb()
-                break
-            except TooLate as late:
-                check(tries_left > 0, f"{late}, five times")
-                print(f"again: {late}", flush=True)
-                shutil.rmtree(self.checkpoints)
-                self.checkpoints.mkdir()
+        saved = jobs.in_time(self.disturb)
         resumed, log = self.train(self.folder / "resumed.json", self.checkpoints)
         begin = re.search(self.program.resumed, log)
         check(begin and int(begin[1]) == saved[-1], f"resumed from {begin and begin[0]}, saved {saved}")

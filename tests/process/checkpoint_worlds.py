@@ -25,7 +25,7 @@ def train(folder, workers, batch, rate, stop, mode="ddp"):
     command = [*launcher, BIN / "ddp-train", "--model", "toy", "--threads", "1", "--train-samples", str(SAMPLES), "--test-samples",
                "0", "--batch-size", str(batch), "--lr", str(rate), "--momentum", "0.9", "--epochs", str(EPOCHS), "--max-steps",
                str(stop), "--grad-sync", mode, "--checkpoint-dir", folder / "checkpoints", "--summary", summary]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=120,
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=240,
                           text=True)
     if done.returncode != 0:
         sys.exit(f"checkpoint_worlds: {command} ended with {done.returncode}:\n{done.stdout}")

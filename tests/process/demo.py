@@ -12,6 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+
 bin_dir = Path(sys.argv[1])
 
 
@@ -36,7 +39,7 @@ def ends_with_the_same_bytes(folder):
     expect(not list(folder.iterdir()), f"{list(folder.iterdir())} is left", done.stdout)
 
 
-def leaves_nothing_when_it_is_interrupted(folder):
+def interrupted(folder):
     demo = subprocess.Popen([bin_dir / "ddp-run", "demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                             text=True, env={**os.environ, "TMPDIR": str(folder)})
     said = ""
@@ -46,8 +49,14 @@ def leaves_nothing_when_it_is_interrupted(folder):
             break
     demo.send_signal(signal.SIGINT)
     said += demo.communicate(timeout=300)[0]
-    expect(demo.returncode == 130, f"status {demo.returncode} after SIGINT", said)
     expect(not list(folder.iterdir()), f"{list(folder.iterdir())} is left", said)
+    if demo.returncode == 0:
+        raise jobs.TooLate("the demo was over before SIGINT came")
+    expect(demo.returncode == 130, f"status {demo.returncode} after SIGINT", said)
+
+
+def leaves_nothing_when_it_is_interrupted(folder):
+    jobs.in_time(lambda _: interrupted(folder))
 
 
 def says_what_it_is(folder):

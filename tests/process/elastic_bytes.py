@@ -6,7 +6,6 @@ commits, the second loss mostly comes before anything has been committed since t
 usage: elastic_bytes.py BIN_DIR [SEED]
 """
 import json
-import os
 import random
 import re
 import signal
@@ -15,6 +14,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
 
 BIN = Path(sys.argv[1])
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
@@ -65,14 +67,16 @@ def train(folder, recipe, commit_every, kills, random_source):
         seen, goes_on = 0, r"step \d+/"
         for _ in range(kills):
             while not re.search(goes_on, log.read_text()[seen:]):
+                if job.poll() == 0:
+                    raise jobs.TooLate(f"the {recipe} training was over")
                 if job.poll() is not None or time.monotonic() > deadline:
                     sys.exit(f"{recipe}: no step:\n{log.read_text()}")
                 time.sleep(0.01)  # sleep: until it has made a step
             time.sleep(random_source.uniform(0, 0.2))  # sleep: until a random moment
             alive = workers(job.pid)
             seen, goes_on = len(log.read_text()), r"(?s)workers go on after step \d+.*?step \d+/"
-            if alive:
-                os.kill(random_source.choice(alive), signal.SIGKILL)
+            if not alive or not jobs.send(random_source.choice(alive), signal.SIGKILL):
+                raise jobs.TooLate(f"the workers of the {recipe} training had ended")
         status = job.wait(timeout=LIMIT_S)
     finally:
         job.kill()
@@ -103,7 +107,7 @@ def main():
         for recipe in RECIPES:
             expected, _ = train(Path(name), recipe, "1", 0, source)
             for every in COMMITS[recipe]:
-                check(recipe, every, expected, *train(Path(name), recipe, every, 2, source))
+                check(recipe, every, expected, *jobs.in_time(lambda _: train(Path(name), recipe, every, 2, source)))  # pylint: disable=W0640
 
 
 main()

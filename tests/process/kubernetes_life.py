@@ -16,7 +16,7 @@ import jobs
 import pods
 from commands import output_of
 
-LIMIT_S = 120
+LIMIT_S = 240
 GRACE_S = 30  # Kubernetes' default of terminationGracePeriodSeconds.
 LOST = 2
 

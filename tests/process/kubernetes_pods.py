@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import pods
 
-LIMIT_S = 120
+LIMIT_S = 240
 PROGRAM = ["sh", "-c", "echo pod $JOB_COMPLETION_INDEX is rank $RANK of $WORLD_SIZE in $TORCHELASTIC_RUN_ID"]
 
 

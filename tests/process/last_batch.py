@@ -25,7 +25,7 @@ def train(workers, samples, batch, more=()):
         command = [*launcher, bin_dir / "ddp-train", "--model", "toy", "--threads", "1", "--train-samples", str(samples),
                    "--test-samples", "0", "--batch-size", str(batch), "--lr", str(RATE / workers), "--drop-last", "off",
                    "--epochs", str(EPOCHS), "--summary", str(summary), *more]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=120,
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=240,
                               text=True)
         if done.returncode != 0:
             sys.exit(f"last_batch: {command} ended with {done.returncode}:\n{done.stdout}")

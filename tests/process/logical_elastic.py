@@ -6,7 +6,6 @@ and then a worker of the other is killed.
 
 usage: logical_elastic.py BIN_DIR
 """
-import os
 import re
 import shutil
 import signal
@@ -25,12 +24,11 @@ TRAIN = [str(bin_dir / "ddp-train"), "--logical-world-size", "4", "--model", "mn
 base = Path(tempfile.mkdtemp(prefix="logical_elastic."))
 LAUNCH = [str(bin_dir / "ddp-run"), "--nnodes", "1:3", "--nproc-per-node", "1", "--rdzv-endpoint", f"127.0.0.1:{jobs.free_port()}",
           "--rdzv-id", base.name, "--last-call", "0.2", "--max-restarts", "10"]
-nodes = []
+nodes = []  # That are not lost.
 
 
-def start_node():
-    name = base / f"node{len(nodes)}"
-    nodes.append(jobs.Node([*LAUNCH, *TRAIN, "--summary", str(base / "summary.json")], f"{name}.log"))
+def start_node(folder):
+    nodes.append(jobs.Node([*LAUNCH, *TRAIN, "--summary", str(folder / "summary.json")], folder / f"node{len(nodes)}.log"))
     return nodes[-1]
 
 
@@ -46,10 +44,30 @@ def workers():
 
 
 def more_steps(count, what):
-    jobs.wait_until(lambda: len(workers()) == count, LIMIT_S, f"{count} worker(s), {what}")
+    jobs.wait_while_running(nodes, lambda: len(workers()) == count, LIMIT_S, f"{count} worker(s), {what}")
     before = steps_done()
-    jobs.wait_until(lambda: steps_done() > before + 10, LIMIT_S, f"steps after step {before}, {what}")
+    jobs.wait_while_running(nodes, lambda: steps_done() > before + 10, LIMIT_S, f"steps after step {before}, {what}")
     print(f"step {steps_done()}: {what}, {count} worker(s)", flush=True)
+
+
+def disturbed(attempt):
+    nodes.clear()
+    folder = base / f"attempt{attempt}"
+    folder.mkdir()
+    start_node(folder)
+    more_steps(1, "one node")
+    lost, other = start_node(folder), start_node(folder)
+    more_steps(3, "two nodes more")
+    lost.kill()
+    nodes.remove(lost)
+    more_steps(2, "a node is lost")
+    killed = other.workers()
+    if not killed or not jobs.send(killed[0], signal.SIGKILL):
+        raise jobs.TooLate("the last worker had ended before it was killed")
+    for node in nodes:
+        if node.wait(LIMIT_S) != 0:
+            sys.exit(f"logical_elastic: ddp-run ended with {node.process.returncode}\n{node.tail()}")
+    return jobs.summary(folder / "summary.json")
 
 
 def main():
@@ -59,17 +77,7 @@ def main():
         sys.exit(undisturbed.tail())
     expected = jobs.summary(expected)
 
-    start_node()
-    more_steps(1, "one node")
-    lost, other = start_node(), start_node()
-    more_steps(3, "two nodes more")
-    lost.kill()
-    more_steps(2, "a node is lost")
-    os.kill(other.workers()[0], signal.SIGKILL)
-    for node in nodes:
-        if node is not lost and node.wait(LIMIT_S) != 0:
-            sys.exit(f"logical_elastic: ddp-run ended with {node.process.returncode}\n{node.tail()}")
-    result = jobs.summary(base / "summary.json")
+    result = jobs.in_time(disturbed)
     print({member: result[member] for member in ("rounds", "restarts", "world_size", "steps", "weights_sha256", "train_loss")})
     for member in ("weights_sha256", "train_loss", "test_accuracy", "steps"):
         assert result[member] == expected[member], f"{member}: {result[member]}, undisturbed {expected[member]}"

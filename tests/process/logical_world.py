@@ -51,7 +51,7 @@ TRAININGS = [
 def run(workers, flags):
     launcher = [bin_dir / "ddp-run", "--standalone", "--nproc-per-node", str(workers)] if workers > 1 else []
     return subprocess.run([*launcher, bin_dir / "ddp-train", "--threads", "1", "--log-every", "1000", *flags],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=120, text=True)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=240, text=True)
 
 
 def train(workers, flags):

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 SKIPPED = 77
-LIMIT_S = 120
+LIMIT_S = 240
 WORDS = "echo rank $RANK of $WORLD_SIZE, local $LOCAL_RANK of $LOCAL_WORLD_SIZE, node $GROUP_RANK"
 
 ddp_run, sum_worker = str(Path(sys.argv[1]) / "ddp-run"), sys.argv[2]

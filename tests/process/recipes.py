@@ -28,7 +28,7 @@ import documents
 import jobs
 
 SKIPPED = 77
-LIMIT_S = 120
+LIMIT_S = 240
 BIN, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 README, MANUAL, CONTRIBUTING = "README.md", "launcher/ddp_run/MANUAL.md", "CONTRIBUTING.md"
 PYTHON, ELASTIC, LIBRARY = "worker/python/README.md", "worker/python/ELASTIC.md", "worker/MANUAL.md"

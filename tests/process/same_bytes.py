@@ -110,7 +110,7 @@ class Job:
         return jobs.summary(self.folder / "summary.json")
 
     def expect_nothing_left(self):
-        jobs.wait_until(lambda: not any(node.alive() for node in self.all_nodes()), 2, "processes left behind")
+        jobs.wait_until(lambda: not any(node.alive() for node in self.all_nodes()), LIMIT_S, "processes left behind")
 
     def logs(self):
         return "\n".join(f"--- {node.log_path}\n{node.tail()}" for node in self.all_nodes())
@@ -130,7 +130,7 @@ def kill_one(job, kind, draw):
         node.processes()
         os.kill(node.process.pid, signal.SIGKILL)
         node.process.wait()
-        jobs.wait_until(lambda: not node.left_behind(), 2, f"what ddp-run of node {index} left behind")
+        jobs.wait_until(lambda: not node.left_behind(), LIMIT_S, f"what ddp-run of node {index} left behind")
         job.replace(index)
         return f"ddp-run of node {index}"
     pids = node.workers() if kind == "worker" else node.agents()

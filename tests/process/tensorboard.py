@@ -7,7 +7,6 @@ Twice the whole job is killed and started again, and twice a worker is killed wh
 decides. A reader that has nothing of our code (event_reader.py) reads the file.
 """
 import json
-import os
 import random
 import signal
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from event_reader import read_scalars
-from jobs import Node, send, wait_until
+from jobs import Node, TooLate, in_time, send, wait_until, wait_while_running
 
 BIN = Path(sys.argv[1])
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 32)
@@ -45,9 +44,7 @@ class Job:
             return 0  # It is being written.
 
     def await_step(self, step):
-        wait_until(lambda: self.step() >= step or self.node.process.poll() is not None, LIMIT_S, f"step {step}")
-        if self.node.process.poll() is not None:
-            raise AssertionError(f"the training was over before step {step}:\n{self.node.tail()}")
+        wait_while_running([self.node], lambda: self.step() >= step, LIMIT_S, f"step {step}")
 
     def finish(self):
         if self.node.wait(LIMIT_S) != 0:
@@ -56,6 +53,7 @@ class Job:
 
 
 def disturbed(folder, draw):
+    folder.mkdir()
     job = Job(folder)
     try:
         for kills_all in (True, False, True, False):
@@ -69,7 +67,9 @@ def disturbed(folder, draw):
                 wait_until(lambda: not job.node.alive(), LIMIT_S, "the end of all processes")
                 job = Job(folder)
             else:
-                send(draw.choice(job.node.workers()), signal.SIGKILL)
+                workers = job.node.workers()
+                if not workers or not send(draw.choice(workers), signal.SIGKILL):
+                    raise TooLate("the workers had ended before one was killed")
             print(f"{'all' if kills_all else 'a worker'} killed after step {at}", flush=True)
         return job.finish()
     finally:
@@ -79,11 +79,10 @@ def disturbed(folder, draw):
 def main():
     print(f"tensorboard: seed {SEED}", flush=True)
     with tempfile.TemporaryDirectory(prefix="tensorboard.") as base:
-        first, second = Path(base, "undisturbed"), Path(base, "disturbed")
-        for folder in (first, second):
-            os.mkdir(folder)
+        first = Path(base, "undisturbed")
+        first.mkdir()
         expected = Job(first).finish()
-        found = disturbed(second, random.Random(SEED))
+        found = in_time(lambda attempt: disturbed(Path(base, f"disturbed{attempt}"), random.Random(SEED)))
     steps = [step for step in range(1, STEPS + 1) if step % EVERY == 0]
     saved = [step for step in range(1, STEPS + 1) if step % SAVE_EVERY == 0 or step % (STEPS // 2) == 0]
     evaluated = [step for step in range(1, STEPS + 1) if step % EVAL_EVERY == 0]

@@ -78,7 +78,7 @@ def run(launcher, flags, more):
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": out, "LC_ALL": "C.UTF-8", "OUT": out,
             "TMPDIR": out, "PYTHONPATH": more, "PYTHON_EXEC": "/usr/bin/python3", "RANK": "99", "MINE": "kept",
         }
-        done = subprocess.run([*launcher, *flags], env=environment, cwd=out, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*launcher, *flags], env=environment, cwd=out, capture_output=True, text=True, timeout=240)
         if done.returncode != 0:
             raise SystemExit(f"{launcher[0]} {flags}: status {done.returncode}\n{done.stdout}{done.stderr}")
         workers = {}

@@ -426,7 +426,7 @@ CASES = [order_is_fixed, ranks_share_an_epoch, worlds_change, only_delivered_bat
 
 def be_rank(rank, size, file):
     """One sampler, in groups of 2, 3 and 1 ranks, each making two steps. Each has workers that have read ahead by then."""
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(240, exit=True)
     store = dist.FileStore(file, size)
     loader = DataLoader(Augmented(), 2, sampler=DistributedSampler(SAMPLES, seed=7), num_workers=1, **FORK)
     live = None

@@ -22,14 +22,18 @@ from raising import raises
 RANKS = 3
 
 
-def expect_failure(call, *words, within=2.0):
+# Nothing but a hang takes as long, also where each rank has a fraction of a core. How quick it is, bench/run backend measures.
+LIMIT_S = 60
+
+
+def expect_failure(call, *words):
     begin = time.monotonic()
     try:
         call()
     except dist.DistBackendError as error:
         took = time.monotonic() - begin
         missing = [word for word in words if word not in str(error)]
-        if missing or took > within:
+        if missing or took > LIMIT_S:
             raise AssertionError(f"after {took:.3f} s: {error}: lacks {missing}") from error
         print(f"rank {dist.get_rank()}: {took:.3f} s: {str(error).splitlines()[0]}", flush=True)
         return
@@ -79,14 +83,14 @@ def exception(rank):
     """The commonest death: Python ends in order, and the others still learn of it."""
     if rank == 1:
         raise RuntimeError("out of luck")
-    expect_failure(reduce, "rank 1 has left the group", within=5)
+    expect_failure(reduce, "rank 1 has left the group")
 
 
 def exception_before_message(rank):
     if rank == 1:
         raise RuntimeError("out of luck")
     if rank == 0:
-        expect_failure(lambda: dist.recv(torch.empty(4), 1), "rank 1 has left the group", within=5)
+        expect_failure(lambda: dist.recv(torch.empty(4), 1), "rank 1 has left the group")
 
 
 def orderly(rank):
@@ -109,9 +113,7 @@ def stopped(rank):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
         return
-    begin = time.monotonic()
-    expect_failure(reduce, "rank 1 has not run for", within=10)
-    assert time.monotonic() - begin > 0.2
+    expect_failure(reduce, "rank 1 has not run for")
 
 
 def mismatch_of_shape(rank):
@@ -127,11 +129,12 @@ def mismatch_of_type(rank):
 
 
 def time_out(rank):
-    group = dist.new_group(timeout=timedelta(milliseconds=700))
+    group = dist.new_group()
+    group._get_backend(torch.device("cpu"))._set_default_timeout(timedelta(milliseconds=700))
     if rank == 1:
         wait_for("has failed", 0, 2)
         return
-    expect_failure(lambda: dist.all_reduce(torch.ones(3), group=group), "timed out after 700 ms", "rank 1", within=3)
+    expect_failure(lambda: dist.all_reduce(torch.ones(3), group=group), "timed out after 700 ms", "rank 1")
     tell("has failed", rank)
 
 
@@ -172,7 +175,7 @@ def interrupted(rank, call=reduce):
     if rank == 0:
         expect_interrupt(call)
     else:
-        expect_failure(call, "rank 0 was interrupted", within=3)
+        expect_failure(call, "rank 0 was interrupted")
     tell("is over", rank)
 
 
@@ -304,9 +307,9 @@ def be_rank(case, rank, size, path):
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     # The shell may have had it ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(240, exit=True)
     if case == "stopped":
-        os.environ["DDP_STALL_TIMEOUT_MS"] = "500"
+        os.environ["DDP_STALL_TIMEOUT_MS"] = "3000"
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     dist.distributed_c10d._get_default_store().set(f"process/{rank}", str(os.getpid()))
     reduce()

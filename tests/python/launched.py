@@ -79,7 +79,7 @@ def result_of(start, folder):
 
 def statuses_of(commands):
     started = [subprocess.Popen(command, env={**os.environ, **environment}) for command, environment in commands]
-    return [process.wait(timeout=120) for process in started]
+    return [process.wait(timeout=240) for process in started]
 
 
 def main():

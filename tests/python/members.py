@@ -17,7 +17,7 @@ import torch.distributed as dist
 import ddp_run  # noqa: F401
 
 RANKS = 3
-LIMIT = timedelta(seconds=30)
+LIMIT = timedelta(seconds=120)
 
 
 def total(group=None):
@@ -159,7 +159,7 @@ def run(case):
 def main():
     torch.set_num_threads(1)
     if sys.argv[1] == "--rank":
-        faulthandler.dump_traceback_later(120, exit=True)
+        faulthandler.dump_traceback_later(400, exit=True)
         _, _, case, rank, size, file, *again = sys.argv
         CASES[case](int(rank), dist.FileStore(file, int(size)), again)
         return

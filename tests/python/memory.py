@@ -198,7 +198,7 @@ def init():
 
 
 def be_rank(rank):
-    faulthandler.dump_traceback_later(120, exit=True)
+    faulthandler.dump_traceback_later(240, exit=True)
     init()
     for case in CASES:
         dist.barrier()

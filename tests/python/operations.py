@@ -359,7 +359,7 @@ class Checker:
 
 def be_rank(rank, size, path):
     import ddp_run  # noqa: F401
-    faulthandler.dump_traceback_later(float(os.environ.get("HANG_S", "200")), exit=True)
+    faulthandler.dump_traceback_later(float(os.environ.get("HANG_S", "400")), exit=True)
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     checker = Checker(rank, size)
     for part in (checker.all_reduce, checker.all_reduce_without_gloo, checker.sparse, checker.moves, checker.reductions_in_parts,

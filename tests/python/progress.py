@@ -235,8 +235,10 @@ def requests_are_answered(folder):
         (Path(folder) / backend).mkdir()
         with Job(f"{folder}/{backend}", "serves_requests", "--log-dir", f"{folder}/{backend}/logs", workers=2, BACKEND=backend) as job:
             # A program catches the signals from its first call on.
-            jobs.wait_until(lambda: all(catches(pid, signal.SIGTERM) for pid in job.node.workers()) and len(job.node.workers()) == 2, LIMIT_S,
-                            "handlers")
+            def are_ready(job=job):
+                workers = job.node.workers()
+                return len(workers) == 2 and all(catches(pid, signal.SIGTERM) for pid in workers)
+            jobs.wait_until(are_ready, LIMIT_S, "handlers")
             request(job.folder, job, job.send, signal.SIGUSR1)
             request(job.folder, job, lambda number: os.kill(job.node.workers()[1], number), signal.SIGUSR1)
             request(job.folder, job, job.send, signal.SIGTERM)

@@ -199,7 +199,7 @@ def commits_refuse_parts(rank, size, store):
 
 
 def be_rank(rank, size, file):
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(240, exit=True)
     folder = Path(file).parent.parent
     stage = (folder / "stage").read_text()
     dist.init_process_group("ddp", store=dist.FileStore(file, size), rank=rank, world_size=size)

@@ -194,7 +194,7 @@ def checkpoint(rank, _gloo, folder):
 
 
 def be_rank(rank, size, path):
-    faulthandler.dump_traceback_later(float(os.environ.get("HANG_S", "200")), exit=True)
+    faulthandler.dump_traceback_later(float(os.environ.get("HANG_S", "400")), exit=True)
     torch.set_num_threads(1)
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     gloo = dist.new_group(backend="gloo")

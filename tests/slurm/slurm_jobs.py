@@ -206,7 +206,7 @@ def a_killed_node_is_done_without(slurm, folder):
     for node in ("n3", "n1"):
         own = folder / node
         own.mkdir()
-        job = Job(slurm, own, "srun", "--no-kill", "--export=ALL,DDP_LOG_LEVEL=info", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "1",
+        job = Job(slurm, own, "srun", "--no-kill", "--export=ALL,DDP_LOG_LEVEL=info", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "100",
                   "--shutdown-timeout", "2", *script(
                       "echo ${$} > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
         wait_for_files(own, ["here.0.0", "here.1.0", "here.2.0"])

@@ -20,6 +20,33 @@ def wait_until(condition, limit_s, what):
         time.sleep(0.002)
 
 
+class TooLate(Exception):
+    """A job was over before the test could disturb it: other programs kept the processors or the disk busy."""
+
+
+def in_time(attempt, tries=5):
+    """The value of attempt(number), which is called again if it raises TooLate."""
+    for number in range(tries):
+        try:
+            return attempt(number)
+        except TooLate as late:
+            print(f"again: {late}", flush=True)
+            reason = late
+    raise AssertionError(f"{reason}, {tries} times")
+
+
+def wait_while_running(nodes, condition, limit_s, what):
+    """As wait_until(), for what jobs that run do. Raises TooLate if all nodes have ended, with status 0, before that."""
+    over = object()
+    value = wait_until(lambda: condition() or (over if all(node.process.poll() is not None for node in nodes) else None), limit_s, what)
+    if value is not over:
+        return value
+    for node in nodes:
+        if node.process.returncode != 0:
+            raise AssertionError(f"{what}: ddp-run ended with {node.process.returncode} before that; its log:\n{node.tail()}")
+    raise TooLate(f"the job was over before this: {what}")
+
+
 PORTS = range(10_000, 29_000)  # Below the rendezvous' default and those that the system gives to connections.
 RESERVATION = "ddp-test-port-"
 _next_port = os.getpid() * 97 % len(PORTS)
