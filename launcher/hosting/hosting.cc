@@ -77,19 +77,26 @@ Result<std::shared_ptr<const net::TlsContext>> load_tls(const config::JobSpec& s
                     tls.error().message);
 }
 
+server::ServerOptions options_of_job(const config::JobSpec& spec,
+                                     std::shared_ptr<const net::TlsContext> tls) {
+  server::ServerOptions options;
+  options.fresh_store_each_round = true;
+  options.token = spec.rdzv_token;
+  options.tls = std::move(tls);
+  options.any_user = spec.any_user;
+  // By this page the nodes of a SLURM step, or of a meeting file, tell this daemon from another
+  // job's.
+  options.pages["/job"] = spec.job_id + "\n";
+  return options;
+}
+
 Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, plan::JobPlan& plan) {
   const auto tls = load_tls(plan.spec);
   if (!tls) return tls.error();
   if (!plan.host) return std::unique_ptr<server::Server>();
-  server::ServerOptions options;
+  server::ServerOptions options = options_of_job(plan.spec, *tls);
   options.bind_address = plan.bind_address;
   options.port = plan.spec.coordinator_port;
-  options.fresh_store_each_round = true;
-  options.token = plan.spec.rdzv_token;
-  options.tls = *tls;
-  options.any_user = plan.spec.any_user;
-  // By this page the other nodes of a SLURM step tell this daemon from another job's.
-  options.pages["/job"] = plan.spec.job_id + "\n";
   if (!plan.sealed_token.empty()) options.pages["/token"] = plan.sealed_token + "\n";
   if (!plan.step_ports.empty()) return host_in_step(io, plan, options);
   if (!plan.outside_address.empty() && probe(io, plan.spec, *tls, plan.outside_address)) {
@@ -104,13 +111,13 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, pl
       plan.spec.coordinator_port = (*server)->port();
       return std::move(*server);
     }
-    if (!plan.meeting_file.empty() && options.port != 0) {
-      options.port = 0;  // The port was only the one of before.
-      continue;
-    }
     if (server.error().code != Errc::kExists) {
       return exit_error(kExitInvalidValue, "{}: the rendezvous cannot run here: {}",
                         plan.endpoint_flag, server.error().message);
+    }
+    if (!plan.meeting_file.empty() && options.port != 0) {
+      options.port = 0;  // The port was only the one of before.
+      continue;
     }
     const auto answer = probe(io, plan.spec, *tls, plan.spec.coordinator_host);
     if (answer) return std::unique_ptr<server::Server>();

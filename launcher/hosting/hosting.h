@@ -15,6 +15,10 @@ namespace ddp::hosting {
 // exit_error.
 Result<std::shared_ptr<const net::TlsContext>> load_tls(const config::JobSpec& spec);
 
+// What all daemons of a job have alike, whether they listen at its endpoint or stand by.
+server::ServerOptions options_of_job(const config::JobSpec& spec,
+                                     std::shared_ptr<const net::TlsContext> tls);
+
 // Runs the rendezvous daemon in this process if the plan says so and none answers at the endpoint
 // yet. Fills in the port to which the agent connects. Returns null if this ddp-run is a client like
 // the others. Blocks until it is known what uses the port, about six seconds at most. Meanwhile it

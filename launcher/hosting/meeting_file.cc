@@ -82,7 +82,7 @@ bool wait_for_lock(const UniqueFd& fd) {
 }
 
 // fsync, because nodes on other machines read the file as soon as the lock is free.
-bool write_all(const UniqueFd& fd, const std::vector<MeetingPlace>& places) {
+bool write_places(const UniqueFd& fd, const std::vector<MeetingPlace>& places) {
   const std::string text = encode_meeting_file(places);
   return ::pwrite(fd.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
          ::ftruncate(fd.get(), static_cast<off_t>(text.size())) == 0 && ::fsync(fd.get()) == 0;
@@ -157,7 +157,7 @@ Result<void> MeetingFile::announce(const plan::JobPlan& plan) {
   auto places = others_;
   places.push_back(
       {plan.spec.coordinator_host, plan.spec.coordinator_port, plan.spec.host, plan.spec.job_id});
-  if (!write_all(fd_, places)) return unusable(plan, errno);
+  if (!write_places(fd_, places)) return unusable(plan, errno);
   return {};
 }
 
@@ -175,7 +175,7 @@ void move_meeting(const std::string& path, const MeetingPlace& place) {
     if (!places) return failed(places.error().message);
     if (const auto old = entry_of(*places, place.job_id); old != places->end()) places->erase(old);
     places->push_back(place);
-    if (!write_all(fd, *places)) failed(last_error().message);
+    if (!write_places(fd, *places)) failed(last_error().message);
   }));
 }
 

@@ -34,13 +34,8 @@ Result<std::unique_ptr<ReplicaHosting>> ReplicaHosting::create(
   if (!tls) return tls.error();
   const bool founds = server != nullptr;
   if (!founds) {
-    server::ServerOptions options;
-    options.token = plan.spec.rdzv_token;
-    options.tls = *tls;
-    options.any_user = plan.spec.any_user;
-    options.fresh_store_each_round = true;
+    server::ServerOptions options = options_of_job(plan.spec, *tls);
     options.stands_by = true;
-    options.pages["/job"] = plan.spec.job_id + "\n";  // For who reads the meeting file.
     auto own = server::Server::listen(io, options);
     if (!own) return exit_error(kExitInvalidValue, "{}", own.error().message);
     server = std::move(*own);

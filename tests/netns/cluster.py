@@ -14,6 +14,7 @@ import jobs
 import netns
 
 LIMIT_S = 240
+GONE_S = 20  # Less than --shutdown-timeout.
 PORT = 29400  # In namespaces of their own, where nobody else is.
 DISK_MB = 8   # Of the file system with the checkpoints.
 # Gives a node its name, and its own /tmp, /dev/shm and lock of the checkpoints' folder: a file server takes the lock from a node that
@@ -233,12 +234,12 @@ class Cluster:
 
     def expect_nothing_left(self):
         """Of a job that is over: no process in its network, no file but the checkpoints."""
-        jobs.wait_until(lambda: not any(node.alive() for node in self.nodes + self.gone), LIMIT_S, "processes left behind")
+        jobs.wait_until(lambda: not any(node.alive() for node in self.nodes + self.gone), GONE_S, "processes left behind")
         if self.daemon:
             self.daemon.kill()
         left = lambda: [pid for node in range(self.settings.nodes) for pid in self.net.processes(node)]  # noqa: E731
         try:
-            jobs.wait_until(lambda: not left(), LIMIT_S, "processes left behind")
+            jobs.wait_until(lambda: not left(), GONE_S, "processes left behind")
         except TimeoutError:
             raise AssertionError("processes left behind: " + ", ".join(f"{pid} ({jobs.program_of(pid)})" for pid in left()))
         files = [str(path) for node in range(self.settings.nodes) for each in ("tmp", "shm")

@@ -9,7 +9,7 @@ import time
 from typing import Callable, NamedTuple
 
 import jobs
-from cluster import LIMIT_S
+from cluster import GONE_S
 
 # Longer than the lease of 5 s and the time in which a node that is back may rejoin.
 PAST_THE_LEASE_S = 7
@@ -76,7 +76,7 @@ def node_killed(cluster, node=None):
     cluster.nodes[node].processes()
     cluster.nodes[node].process.kill()
     cluster.nodes[node].process.wait()
-    jobs.wait_until(lambda: not cluster.nodes[node].left_behind(), LIMIT_S, f"what ddp-run of node {node} left behind")
+    jobs.wait_until(lambda: not cluster.nodes[node].left_behind(), GONE_S, f"what ddp-run of node {node} left behind")
     cluster.replace(node)
     return Struck(f"ddp-run of node {node} killed and started again")
 

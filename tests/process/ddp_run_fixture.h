@@ -23,6 +23,9 @@ class DdpRunTest : public testing::Test {
  protected:
   using Arguments = std::vector<std::string>;
 
+  // For what must be gone, on a busy machine.
+  static constexpr auto kGoneLimit = 30s;
+
   DdpRunTest() {
     static int count = 0;
     mark_ = std::to_string(::getpid()) + "-" + std::to_string(++count);
@@ -40,7 +43,8 @@ class DdpRunTest : public testing::Test {
       std::erase_if(left, [&there](const std::string& name) { return !there.contains(name); });
       return left.empty();
     };
-    EXPECT_TRUE(wait_until(is_gone_again)) << "left in /dev/shm: " << testing::PrintToString(left);
+    EXPECT_TRUE(wait_until(is_gone_again, kGoneLimit))
+        << "left in /dev/shm: " << testing::PrintToString(left);
     EXPECT_TRUE(std::filesystem::is_empty(tmp_.path())) << "something was left in TMPDIR";
   }
 
@@ -91,7 +95,8 @@ class DdpRunTest : public testing::Test {
     return found;
   }
   testing::AssertionResult is_gone() const {
-    if (wait_until([this] { return alive().empty(); })) return testing::AssertionSuccess();
+    if (wait_until([this] { return alive().empty(); }, kGoneLimit))
+      return testing::AssertionSuccess();
     auto failure = testing::AssertionFailure() << "left:";
     for (const pid_t pid : alive()) failure << " " << process_name(pid) << " (" << pid << ")";
     return failure;

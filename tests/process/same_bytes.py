@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
 LIMIT_S = 240
+GONE_S = 20  # Less than --shutdown-timeout.
 # What is trained. Each takes about as long undisturbed as it takes to start LibTorch a few times.
 RECIPES = {
     "mnist": ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",
@@ -110,7 +111,7 @@ class Job:
         return jobs.summary(self.folder / "summary.json")
 
     def expect_nothing_left(self):
-        jobs.wait_until(lambda: not any(node.alive() for node in self.all_nodes()), LIMIT_S, "processes left behind")
+        jobs.wait_until(lambda: not any(node.alive() for node in self.all_nodes()), GONE_S, "processes left behind")
 
     def logs(self):
         return "\n".join(f"--- {node.log_path}\n{node.tail()}" for node in self.all_nodes())
@@ -130,7 +131,7 @@ def kill_one(job, kind, draw):
         node.processes()
         os.kill(node.process.pid, signal.SIGKILL)
         node.process.wait()
-        jobs.wait_until(lambda: not node.left_behind(), LIMIT_S, f"what ddp-run of node {index} left behind")
+        jobs.wait_until(lambda: not node.left_behind(), GONE_S, f"what ddp-run of node {index} left behind")
         job.replace(index)
         return f"ddp-run of node {index}"
     pids = node.workers() if kind == "worker" else node.agents()

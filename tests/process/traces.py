@@ -148,8 +148,11 @@ def who_is_late_is_named(folder):
         # Nobody asks any more.
         for node in nodes:
             jobs.wait_until(lambda: not is_recording(node.workers()[0]), LIMIT_S, "the end of the recording")  # pylint: disable=W0640
-        done = run_trace(f"127.0.0.1:{port}", "--steps", "5", "--output", file)
-        assert done.returncode == 0 and "not read in time" not in file.read_text(), done
+        def is_traced_again():
+            done = run_trace(f"127.0.0.1:{port}", "--steps", "5", "--output", file)
+            assert done.returncode == 0 and "not read in time" not in file.read_text(), done
+            return is_recording(nodes[0].workers()[0])  # For three seconds more.
+        jobs.wait_until(is_traced_again, LIMIT_S, "a recording")
         # By a signal, while the job goes on.
         for node, text in ((nodes[0], "trace-late-1.json; open it"), (nodes[1], f"run ddp-run trace 127.0.0.1:{port}")):
             node.process.send_signal(signal.SIGUSR2)

@@ -4,6 +4,7 @@
 """
 import faulthandler
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,6 +25,7 @@ RANKS = 3
 
 # Nothing but a hang takes as long, also where each rank has a fraction of a core. How quick it is, bench/run backend measures.
 LIMIT_S = 60
+STALL_MS = 3000
 
 
 def expect_failure(call, *words):
@@ -36,7 +38,7 @@ def expect_failure(call, *words):
         if missing or took > LIMIT_S:
             raise AssertionError(f"after {took:.3f} s: {error}: lacks {missing}") from error
         print(f"rank {dist.get_rank()}: {took:.3f} s: {str(error).splitlines()[0]}", flush=True)
-        return
+        return str(error)
     raise AssertionError("did not fail")
 
 
@@ -113,7 +115,8 @@ def stopped(rank):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
         return
-    expect_failure(reduce, "rank 1 has not run for")
+    text = expect_failure(reduce, "rank 1 has not run for")
+    assert int(re.search(r"has not run for (\d+) ms", text)[1]) >= STALL_MS, text
 
 
 def mismatch_of_shape(rank):
@@ -308,7 +311,7 @@ def be_rank(case, rank, size, path):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.dump_traceback_later(240, exit=True)
     if case == "stopped":
-        os.environ["DDP_STALL_TIMEOUT_MS"] = "3000"
+        os.environ["DDP_STALL_TIMEOUT_MS"] = str(STALL_MS)
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     dist.distributed_c10d._get_default_store().set(f"process/{rank}", str(os.getpid()))
     reduce()

@@ -143,7 +143,7 @@ TEST(FlightRecorder, AReaderTakesNoTornRecord) {
   constexpr std::size_t kEnough = 3'000'000 / test::kSlowness;
   std::size_t seen = 0;
   std::size_t torn = 0;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(4);
   while (seen < kEnough && std::chrono::steady_clock::now() < deadline) {
     for (const FlightRecord& record : region.read().records) {
       ++seen;
@@ -157,7 +157,7 @@ TEST(FlightRecorder, AReaderTakesNoTornRecord) {
   }
   stop = true;
   for (std::thread& writer : writers) writer.join();
-  EXPECT_GT(seen, 0U);
+  EXPECT_GE(seen, kEnough);
   EXPECT_EQ(torn, 0U);
 }
 

@@ -44,6 +44,7 @@ TEST_P(LimitsOfTwoRanks, ReceiveWithoutMessageTimesOut) {
   EXPECT_EQ(error.code, Errc::kTimeout);
   EXPECT_EQ(error.suspect_rank, 1);
   EXPECT_GE(Clock::now() - begin, milliseconds(300));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
   if (world.transport(0).topology().nodes() == 1) {
     EXPECT_THAT(error.what(),
                 HasSubstr("rank 1 has sent no matching message, only some with tag 6"));
