@@ -123,9 +123,11 @@ class Process {
   }
 
  private:
+  // Several processes write to it at once. Without O_APPEND, the kernel lets two writes to a memfd
+  // begin at the same place, and one of them is lost.
   static int memory_file() {
     const int fd = ::memfd_create("output", MFD_CLOEXEC);
-    if (fd < 0) throw std::runtime_error("memfd_create");
+    if (fd < 0 || ::fcntl(fd, F_SETFL, O_APPEND) != 0) throw std::runtime_error("memfd_create");
     return fd;
   }
   static std::string contents(int fd) {
