@@ -45,7 +45,8 @@ void AgentCore::handle(const wire::Welcome& message) {
   link_ = Link::kJoined;
   was_joined_ = true;
   const Duration heartbeat{std::max<std::int64_t>(message.heartbeat_ms, 1)};
-  joined_ = {.since = now_, .heartbeat = heartbeat, .next_heartbeat = now_ + heartbeat};
+  joined_ = {
+      .at = endpoint(), .since = now_, .heartbeat = heartbeat, .next_heartbeat = now_ + heartbeat};
   waiting_ = {};
   if (!message.notice.empty()) emit(Print{message.notice});
   send_what_waited();

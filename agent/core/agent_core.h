@@ -213,6 +213,7 @@ class AgentCore {
   };
   // The connection in Link::kJoined. Assigned when Welcome comes.
   struct Joined {
+    std::string at = {};  // The rendezvous; there may be another one before this connection ends.
     TimePoint since = {};
     Duration heartbeat = Duration{1'000};
     TimePoint next_heartbeat = {};

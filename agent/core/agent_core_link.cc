@@ -183,7 +183,7 @@ std::vector<Action> AgentCore::on_disconnected(TimePoint now) {
   last_error_ = "the connection closed";
   if (now - joined_.since >= kSteadyConnection) backoff_ = Duration{0};
   if (!ending_) {
-    emit(Print{fmt::format("the connection to the rendezvous {} is lost{}", endpoint(),
+    emit(Print{fmt::format("the connection to the rendezvous {} is lost{}", joined_.at,
                            phase_ == Phase::kRunning ? "; the workers go on" : "")});
   }
   if (phase_ == Phase::kRunning) {

@@ -133,7 +133,11 @@ TEST_F(Agent, ARefusalIsTheEnd) {
 TEST_F(Agent, ALostConnectionLeavesTheRoundRunning) {
   run(4);
   now += Duration{2'000};
-  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print", "connect+0"));
+  core.on_moved("next", 5);
+  const auto actions = core.on_disconnected(now);
+  EXPECT_THAT(names(actions), ElementsAre("print", "connect+0"));
+  EXPECT_EQ(the<Print>(actions).text,
+            "the connection to the rendezvous head:29400 is lost; the workers go on");
   const auto join = the<wire::Join>(core.on_connected(now));
   EXPECT_EQ(join.last_round, 4);
   EXPECT_EQ(join.running_round, 4);
