@@ -219,8 +219,8 @@ def interrupted_too_late(rank):
 
     signal.signal(signal.SIGINT, finish_and_raise)
     work.get_future()
-    own_thread = next(thread for thread in os.listdir("/proc/self/task") if name_of_thread(thread) == "ddp-comm")
-    wait_until_blocked(os.getpid(), own_thread)  # So this thread does not run the operation itself.
+    # So this thread does not run the operation itself. Which one of the group's does is not certain.
+    wait_until_blocked(os.getpid(), lambda: [thread for thread in os.listdir("/proc/self/task") if name_of_thread(thread) == "ddp-comm"])
     expect_interrupt(work.wait)
     assert work.is_success() and tensor.tolist() == [3.0] * 3
 
@@ -342,12 +342,16 @@ def naps(process, thread):
         return next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
 
 
-def wait_until_blocked(process, thread):
-    """A call that waits sleeps again and again, and nothing that comes before it does."""
+def wait_until_blocked(process, threads):
+    """Waits until one of `threads()` is in a call that waits: it sleeps again and again, and nothing that comes before it does."""
     deadline = time.monotonic() + 60
-    enough = naps(process, thread) + 10
-    while naps(process, thread) < enough:
-        assert time.monotonic() < deadline, "the call does not wait"
+    first = {}
+    while True:
+        for thread in threads():
+            seen = naps(process, thread)
+            if seen >= first.setdefault(thread, seen) + 10:
+                return
+        assert time.monotonic() < deadline, "no call waits"
         time.sleep(0.01)
 
 
@@ -355,7 +359,7 @@ def run_case(case, folder):
     ranks = [start_rank(case, rank, f"{folder}/{case}") for rank in range(RANKS)]
     if case.startswith("interrupted"):
         assert signal.sigtimedwait({signal.SIGUSR1}, 60), "rank 0 has not begun"
-        wait_until_blocked(ranks[0], ranks[0])
+        wait_until_blocked(ranks[0], lambda: [ranks[0]])
         os.kill(ranks[0], signal.SIGINT)
     statuses = {rank: end_of(ranks[rank]) for rank in (0, 2)}
     if case == "stopped":
