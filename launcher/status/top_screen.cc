@@ -185,9 +185,11 @@ void add_grid(std::vector<Line>& lines, const json& job, const TopView& view) {
   if (view.marked >= cells.size()) return;
   const Cell& cell = cells[view.marked];
   const json& node = job.at("nodes").at(cell.node_id);
+  std::string state = field_text(node, "state");
+  std::ranges::replace(state, '_', ' ');
   std::string detail =
       fmt::format("{} on {} ({}), {}", cell.rank >= 0 ? fmt::format("rank {}", cell.rank) : "node",
-                  field_text(node, "host"), field_text(node, "address"), field_text(node, "state"));
+                  field_text(node, "host"), field_text(node, "address"), state);
   if (node.at("step").get<std::int64_t>() >= 0)
     detail += fmt::format(", step {}", node.at("step").get<std::int64_t>());
   const std::string number = std::to_string(cell.rank);

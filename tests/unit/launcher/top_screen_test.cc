@@ -58,7 +58,7 @@ TEST(TopScreen, HasEverythingThatThePageHas) {
                         "step 90 of 200 · 1:02 left"));
   for (const char* part :
        {"first failure of round 0: rank 2 on b failed: signal 9 (SIGKILL)", "1 (1 to 5)",
-        "rank 0 on a (10.0.0.1), in_round, step 90", "a: rank 0 has waited 2.0 s in all_reduce #4",
+        "rank 0 on a (10.0.0.1), in round, step 90", "a: rank 0 has waited 2.0 s in all_reduce #4",
         "  1 after 0:05, 4 workers, steps 45 to 90: runs",
         "  0 after 0:00, 4 workers, steps 0 to 50: rank 2 on b failed (cost 500 ms)",
         "  step 60: 2.0 KiB in 250 ms"}) {
