@@ -273,6 +273,23 @@ TEST_F(CheckpointRanksTest, AFolderThatOneRankCannotWriteIsFoundOutByPrepare) {
   EXPECT_THAT(test::names_in(path()), SizeIs(0));
 }
 
+// Both can be written, but a checkpoint would never be whole.
+TEST_F(CheckpointRanksTest, AFolderOfItsOwnIsFoundOutByPrepare) {
+  Answers answers;
+  run_ranks({1, 1}, [&](const GroupPtr& group) {
+    const std::string own = path() + "-of-" + std::to_string(group->rank());
+    Trainer trainer(group, own);
+    auto prepared = trainer.checkpointer.prepare();
+    ASSERT_FALSE(prepared);
+    EXPECT_EQ(prepared.error().code, Errc::kIo);
+    answers.add(group->rank(), prepared.error().message);
+  });
+  EXPECT_THAT(answers.all()[0], StartsWith("rank 1: the checkpoint folder " + path() +
+                                           "-of-1 is not the same one as rank 0's: "));
+  EXPECT_EQ(answers.all()[1], answers.all()[0]);
+  EXPECT_THAT(test::names_in(path() + "-of-0"), SizeIs(0));
+}
+
 TEST_F(CheckpointRanksTest, AThrowingLoadOnOneRankChangesNoRank) {
   save_with({2}, 1, 7);
   run_ranks({2}, [&](const GroupPtr& group) {

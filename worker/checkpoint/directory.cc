@@ -97,9 +97,12 @@ Result<std::string> Directory::begin(std::int64_t step, std::string_view unique)
   return temporary;
 }
 
+std::string Directory::probe_path(std::string_view unique) const {
+  return join_path(path_, fmt::format("{}{}-{}", kTemporaryPrefix, kProbeName, unique));
+}
+
 Result<std::string> Directory::begin_probe(std::string_view unique) {
-  std::string probe =
-      join_path(path_, fmt::format("{}{}-{}", kTemporaryPrefix, kProbeName, unique));
+  std::string probe = probe_path(unique);
   if (auto made = files_->make_directory(probe); !made) return made.error();
   return probe;
 }

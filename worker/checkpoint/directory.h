@@ -60,6 +60,8 @@ class Directory {
   // Makes that folder and returns its path.
   Result<std::string> begin(std::int64_t step, std::string_view unique);
 
+  // Where begin_probe(unique) makes its folder.
+  std::string probe_path(std::string_view unique) const;
   // Makes a folder in which all ranks prove that they can write here, and returns its path. Call
   // discard afterwards. Saves may be in progress, and end, meanwhile.
   Result<std::string> begin_probe(std::string_view unique);

@@ -58,41 +58,46 @@ Result<void> Checkpointer::Impl::take_lock() {
   }
 }
 
-// Everybody writes into a folder that rank 0 makes: this fails where the ranks do not share the
-// directory. A save of an earlier round may end meanwhile.
+// Everybody looks in its own folder for one that rank 0 makes, and writes into that: this fails
+// where the ranks do not share the folder. A save of an earlier round may end meanwhile.
 Result<void> Checkpointer::Impl::prove_writable() {
-  std::string probe;
+  const bool is_root = group->rank() == 0;
+  const std::string word = broadcast_text(*group, unique_word(), 0, kTag);
+  const std::string probe = directory.probe_path(word);
   Result<void> begun;
-  if (group->rank() == 0) {
-    auto path = directory.begin_probe(unique_word());
-    if (path) {
-      probe = *path;
-    } else {
-      begun = path.error();
-    }
+  if (is_root) {
+    if (auto made = directory.begin_probe(word); !made) begun = made.error();
   }
   if (auto agreed = agree(*group, begun, kTag); !agreed) return agreed;
-  const std::string mine = probe;
-  probe = broadcast_text(*group, probe, 0, kTag);
-  Result<void> written = checkpoint::write_durably(
-      files, checkpoint::join_path(probe, fmt::format("rank-{:05}", group->rank())), "probe\n");
-  if (!written) {
-    written = make_error(Errc::kIo, "the checkpoint folder {} must be writable by all ranks: {}",
-                         options.directory, written.error().message);
-  }
+  Result<void> written = write_probe(probe);
   Result<void> agreed;
   try {
     agreed = agree(*group, written, kTag);
   } catch (...) {
-    if (group->rank() == 0) (void)directory.discard(probe);
+    if (is_root) (void)directory.discard(probe);
     throw;
   }
-  if (group->rank() == 0) {
-    if (auto removed = directory.discard(mine); !removed) {
+  if (is_root) {
+    if (auto removed = directory.discard(probe); !removed) {
       warnings.push_back(removed.error().message);
     }
   }
   return agreed;
+}
+
+Result<void> Checkpointer::Impl::write_probe(const std::string& probe) {
+  if (const auto seen = files.list(probe); !seen && seen.error().code == Errc::kNotFound) {
+    return make_error(
+        Errc::kIo,
+        "the checkpoint folder {} is not the same one as rank 0's: all ranks must name one "
+        "folder that their nodes share",
+        options.directory);
+  }
+  Result<void> written = checkpoint::write_durably(
+      files, checkpoint::join_path(probe, fmt::format("rank-{:05}", group->rank())), "probe\n");
+  if (written) return {};
+  return make_error(Errc::kIo, "the checkpoint folder {} must be writable by all ranks: {}",
+                    options.directory, written.error().message);
 }
 
 Result<void> Checkpointer::Impl::prepare() {

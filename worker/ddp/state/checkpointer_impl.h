@@ -44,6 +44,7 @@ struct Checkpointer::Impl : RegisteredState {
  private:
   Result<void> take_lock();
   Result<void> prove_writable();
+  Result<void> write_probe(const std::string& probe);
 
   // A share that is ready to be written, but for the save id.
   struct Share {
