@@ -285,9 +285,9 @@ constexpr std::size_t kColumn = 34;
 constexpr std::size_t kWidth = 110;
 
 // Appends words from column kColumn on and breaks lines before kWidth. `column` is where the cursor
-// is at first.
+// is at first. Two blanks or a new line end what is there: help2man finds the words by that.
 void append_wrapped(std::string& out, std::size_t column, std::string_view words) {
-  if (column + 1 > kColumn) {
+  if (column + 2 > kColumn) {
     out += '\n';
     column = 0;
   }
@@ -356,7 +356,8 @@ std::string help_text() {
   }
   out +=
       "\nddp-run status HOST[:PORT] shows the jobs of a running rendezvous: nodes, ranks, steps, "
-      "restarts and the first\nfailure (ddp-run status --help).\n"
+      "restarts and the first\nfailure (ddp-run status --help). ddp-run top HOST[:PORT] shows a "
+      "job as it runs (ddp-run top --help).\n"
       "\nTwo nodes, the same line on both:\n"
       "  ddp-run --nnodes 2 --nproc-per-node gpu --rdzv-endpoint node0:29400 --rdzv-id run1 "
       "train.py\n"

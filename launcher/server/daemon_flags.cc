@@ -226,7 +226,9 @@ DaemonCommand read_daemon_flags(int argc, char** argv, std::size_t descriptors) 
   if (texts.given.contains("help")) {
     std::ostringstream text;
     Texts defaults;
-    text << visible_flags(defaults);
+    // Two blanks after the longest flag: help2man finds the descriptions by that.
+    constexpr unsigned kColumn = 32;
+    visible_flags(defaults).print(text, kColumn);
     return PrintText{text.str()};
   }
   if (texts.given.contains("version")) {

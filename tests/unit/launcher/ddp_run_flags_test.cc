@@ -12,6 +12,7 @@
 namespace ddp::flags {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -369,7 +370,10 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Help, ListsEveryFlagWithinTheTerminal) {
   const std::string text = help_text();
   for (const Flag& flag : all_flags()) {
-    EXPECT_THAT(text, HasSubstr("--" + std::string(flag.name)));
+    std::string left = "--" + std::string(flag.name);
+    if (flag.takes_value()) left += " " + std::string(flag.placeholder);
+    // help2man finds the description by what precedes it.
+    EXPECT_THAT(text, AnyOf(HasSubstr(left + "  "), HasSubstr(left + "\n")));
   }
   for (std::size_t begin = 0; begin < text.size();) {
     const auto end = text.find('\n', begin);
