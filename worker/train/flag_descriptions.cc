@@ -194,7 +194,7 @@ po::options_description describe_flags() {
 
 std::string help_text() {
   std::ostringstream text;
-  text << "usage: ddp-train [flags]\n"
+  text << "usage: ddp-train [flags]\n\n"
           "Trains a model, alone or as one of the workers that ddp-run starts:\n"
           "  ddp-run --standalone --nproc-per-node 2 ddp-train --checkpoint-dir run1 --summary "
           "run1.json\n"
