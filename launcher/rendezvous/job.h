@@ -354,6 +354,7 @@ class Job {
   int available() const { return static_cast<int>(nodes_.size()) - num_ending_; }
   std::vector<std::string> hosts() const;
   std::string missing_detail() const;
+  std::string advice_for_first_round() const;
   std::string waiting_text(TimePoint now) const;
   std::string other_jobs_text() const;
   void send(ConnectionId to, const wire::CoordinatorMessage& message);

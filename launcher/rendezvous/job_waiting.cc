@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/host_port.h"
 #include "launcher/rendezvous/job.h"
 #include "launcher/rendezvous/ranks.h"
 #include "launcher/rendezvous/report.h"
@@ -277,6 +278,21 @@ void Job::announce() {
   for (const auto& [node_id, node] : nodes_) send(node.connection, waiting);
 }
 
+// Nodes that never came may have gone elsewhere. If all came over loopback, the endpoint probably
+// is localhost, by which each machine means itself.
+std::string Job::advice_for_first_round() const {
+  const bool all_are_here = !nodes_.empty() && std::ranges::all_of(nodes_, [](const auto& node) {
+    return is_loopback(node.second.address);
+  });
+  std::string text = "; each node needs the same --rdzv-endpoint and --rdzv-id";
+  if (all_are_here) {
+    text +=
+        "; an endpoint on localhost or another loopback address is another machine on each node: "
+        "name a host that all nodes reach";
+  }
+  return text;
+}
+
 void Job::finish_for_missing_nodes() {
   const int have = available();
   std::string summary =
@@ -285,9 +301,8 @@ void Job::finish_for_missing_nodes() {
                   rules_.join_timeout_ms / 1'000, have == 0 ? "none" : some_of(hosts()),
                   rules_.min_nodes - have, missing_detail());
   summary += turned_away_text();
-  // Nodes that never came may have gone elsewhere.
   if (next_round_ == 0 && !refused_) {
-    summary += "; each node needs the same --rdzv-endpoint and --rdzv-id";
+    summary += advice_for_first_round();
   }
   std::string report;
   std::string error;

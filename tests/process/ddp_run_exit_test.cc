@@ -174,6 +174,7 @@ TEST_F(DdpRunExit, NodesThatDoNotComeAreCounted) {
   EXPECT_EQ(job.status, 67);
   EXPECT_THAT(job.err, HasSubstr("1 of 3"));
   EXPECT_THAT(job.err, HasSubstr("2 missing"));
+  EXPECT_THAT(job.err, HasSubstr("name a host that all nodes reach"));
 }
 
 TEST_F(DdpRunExit, ASecondNodeOfTheSameRankIsRefused) {

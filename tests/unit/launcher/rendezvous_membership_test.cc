@@ -104,6 +104,24 @@ TEST(Membership, MissingNodesAreNamedWhenTheJoinTimeoutPasses) {
   EXPECT_EQ(h.last<wire::Finish>(ca).exit_code, kExitJoinTimeout);
 }
 
+// Each machine has a rendezvous of its own at localhost.
+TEST(Membership, WhenAllCameOverLoopbackTheMessageNamesTheEndpoint) {
+  const auto summary_for = [](const std::vector<std::string>& addresses) {
+    Harness h;
+    for (const std::string& address : addresses) {
+      wire::Join join = Harness::node(address, 3, 3);
+      join.address = address;
+      h.join(join);
+    }
+    h.pass(Duration{60'000});
+    return h.finished.empty() ? "" : h.finished[0].summary;
+  };
+  const auto tells = HasSubstr("localhost or another loopback address is another machine");
+  EXPECT_THAT(summary_for({"127.0.0.1"}), tells);
+  EXPECT_THAT(summary_for({"127.0.0.1", "::1"}), tells);
+  EXPECT_THAT(summary_for({"127.0.0.1", "10.0.0.8"}), Not(tells));
+}
+
 TEST(Membership, WaitingIsRepeatedEveryFewSeconds) {
   Harness h;
   const auto a = h.join(Harness::node("a", 2, 2));
