@@ -211,15 +211,19 @@ std::string failure_report(const ReportInput& input) {
   text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
   text += "[0]:\n" + full_entry(input.failures[root]);
   text += waiting_operations(input, thin);
-  text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
-                      count_text(input.world_size, "worker"), count_text(input.nodes, "node"),
-                      input.restarts, input.max_restarts);
+  const bool is_stuck = input.failures[root].kind == "stuck";
+  const bool a_restart_may_help = !is_stuck && !input.retry_would_not_help;
+  text += fmt::format(
+      "{}\nround {} of {} on {}; {} of {} restarts used{}\n", thin, input.round,
+      count_text(input.world_size, "worker"), count_text(input.nodes, "node"), input.restarts,
+      input.max_restarts,
+      input.max_restarts == 0 && a_restart_may_help ? " (--max-restarts N restarts the job)" : "");
   if (!input.late.empty()) text += one_line(input.late) + "\n";
   for (const LeftOut& left_out : input.left_out) {
     text += fmt::format("node {} was left out: {}\n", one_line(left_out.host),
                         one_line(left_out.reason));
   }
-  if (input.failures[root].kind == "stuck") {
+  if (is_stuck) {
     text +=
         "not restarted: a new process on the host would need what the process in state D holds\n";
   } else if (input.retry_would_not_help) {

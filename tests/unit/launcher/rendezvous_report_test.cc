@@ -75,6 +75,19 @@ round 3 of 2 workers on 2 nodes; 3 of 3 restarts used
 )");
 }
 
+TEST(Report, WithoutRestartsItNamesTheirFlagIfTheyMayHelp) {
+  ReportInput input;
+  input.job_id = "train";
+  input.failures = {worker(1, 0, 9)};
+  EXPECT_THAT(failure_report(input),
+              HasSubstr("; 0 of 0 restarts used (--max-restarts N restarts the job)\n"));
+  input.retry_would_not_help = true;
+  EXPECT_THAT(failure_report(input), HasSubstr("; 0 of 0 restarts used\n"));
+  input.retry_would_not_help = false;
+  input.max_restarts = 2;
+  EXPECT_THAT(failure_report(input), HasSubstr("; 0 of 2 restarts used\n"));
+}
+
 TEST(Report, SaysWhatTheWorkersOfEachNodeWaitedFor) {
   ReportInput input;
   input.job_id = "train";
