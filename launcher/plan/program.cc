@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/exit_error.h"
+#include "common/base/nearest.h"
 #include "common/base/template_text.h"
 #include "launcher/plan/python_program.h"
 
@@ -88,6 +89,16 @@ Result<void> check_executable(const std::string& name, const std::string& search
   return exit_error(kExitNotFound, "{}: there is no such program in PATH", name);
 }
 
+// A mistyped subcommand is taken for a program. With more than a letter or a third of them wrong,
+// short names of programs would be near one, too.
+std::string meant_subcommand(const std::string& program) {
+  static const std::vector<std::string> names{"check", "demo", "status", "top", "trace"};
+  const std::string name(nearest_of(program, names));
+  const bool is_near =
+      !name.empty() && edit_distance(program, name) <= std::max<std::size_t>(1, program.size() / 3);
+  return is_near ? fmt::format("; did you mean ddp-run {}?", name) : "";
+}
+
 }  // namespace
 
 std::vector<std::string> worker_command(const flags::Options& options) {
@@ -118,8 +129,12 @@ std::string python_of(const flags::Options& options) {
 }
 
 Result<void> check_program(const flags::Options& options) {
-  if (!runs_under_python(options))
-    return check_executable(options.spec.program, options.search_path);
+  if (!runs_under_python(options)) {
+    auto found = check_executable(options.spec.program, options.search_path);
+    if (found || exit_code_of(found.error()) != kExitNotFound) return found;
+    return Error{found.error().code,
+                 found.error().message + meant_subcommand(options.spec.program)};
+  }
   if (const auto python = check_executable(options.python, options.search_path); !python) {
     return Error{
         python.error().code,
