@@ -24,6 +24,13 @@ constexpr Duration kFirstNotice{1'000};
 
 std::int64_t seconds(std::int64_t ms) { return (ms + 999) / 1'000; }
 
+// The ddp-run of a job of one node hosts the rendezvous itself, so an endpoint elsewhere that does
+// not answer most likely means that the job should have had several nodes.
+std::string hint_of_nnodes(const config::JobSpec& spec) {
+  if (spec.rules.max_nodes > 1 || is_loopback(spec.coordinator_host)) return "";
+  return "; --nnodes is 1, the default: a job of several nodes needs --nnodes on each of them";
+}
+
 }  // namespace
 
 std::string AgentCore::endpoint() const {
@@ -63,8 +70,9 @@ void AgentCore::retry(const std::string& why) {
   if (connect_deadline() <= now_) return give_up();
   if (now_ >= search_.next_notice) {
     const auto left = std::chrono::duration_cast<Duration>(connect_deadline() - now_).count();
-    emit(Print{fmt::format("the rendezvous {} does not answer ({}); trying for {} s more",
-                           endpoint(), why, seconds(left))});
+    emit(Print{fmt::format("the rendezvous {} does not answer ({}); trying for {} s more{}",
+                           endpoint(), why, seconds(left),
+                           was_joined_ ? "" : hint_of_nnodes(spec_))});
     search_.next_notice = now_ + kSearchPeriod;
   }
   backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kMaxBackoff);
@@ -81,9 +89,10 @@ void AgentCore::give_up() {
     end(kExitJoinTimeout,
         fmt::format("--rdzv-endpoint {}: no rendezvous answers within {} s{}; check that the node "
                     "that hosts it is up, that host and port are right, that the port is no other "
-                    "program's and that no firewall closes it, or raise --join-timeout",
+                    "program's and that no firewall closes it, or raise --join-timeout{}",
                     endpoint(), seconds(spec_.rules.join_timeout_ms),
-                    last_error_.empty() ? "" : fmt::format(" ({})", last_error_)),
+                    last_error_.empty() ? "" : fmt::format(" ({})", last_error_),
+                    hint_of_nnodes(spec_)),
         "");
   }
   stop_workers(SIGTERM, ending_->summary);

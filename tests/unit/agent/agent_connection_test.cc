@@ -11,9 +11,11 @@
 namespace ddp::agent {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST_F(Agent, ConnectsAtOnceAndJoinsWithWhatItKnows) {
   AgentCore successor(spec(2), 7, 3);
@@ -37,12 +39,34 @@ TEST_F(Agent, TriesAgainWithLongerAndLongerDelays) {
 }
 
 TEST_F(Agent, SaysAfterAWhileThatNobodyAnswers) {
-  core.start(now);
+  config::JobSpec several = spec(2);
+  several.rules.max_nodes = 2;
+  AgentCore agent(several, kNoRound, 0);
+  agent.start(now);
   now += Duration{1'500};
-  const auto actions = core.on_connect_failed(now, "connection refused");
+  const auto actions = agent.on_connect_failed(now, "connection refused");
   EXPECT_THAT(names(actions), ElementsAre("print", "connect+50"));
   EXPECT_EQ(the<Print>(actions).text,
             "the rendezvous head:29400 does not answer (connection refused); trying for 9 s more");
+}
+
+// Who forgets --nnodes has a job of one node, whose rendezvous is elsewhere.
+TEST_F(Agent, AJobOfOneNodeThatFindsNoRendezvousElsewhereHearsOfNnodes) {
+  const auto end_of = [&](int max_nodes, const std::string& host) {
+    config::JobSpec job = spec(2);
+    job.rules.max_nodes = max_nodes;
+    job.coordinator_host = host;
+    AgentCore agent(job, kNoRound, 0);
+    agent.start(now);
+    now += Duration{1'500};
+    std::string texts = the<Print>(agent.on_connect_failed(now, "connection refused")).text;
+    now += Duration{10'000};
+    return texts + "\n" + the<Exit>(agent.on_connect_failed(now, "refused")).result.summary;
+  };
+  const std::string hint = "; --nnodes is 1, the default: a job of several nodes needs --nnodes";
+  EXPECT_THAT(end_of(1, "head"), ContainsRegex(hint + ".*\n.*" + hint));
+  EXPECT_THAT(end_of(2, "head"), Not(HasSubstr("--nnodes")));
+  EXPECT_THAT(end_of(1, "127.0.0.1"), Not(HasSubstr("--nnodes")));
 }
 
 TEST_F(Agent, GivesUpAfterTheJoinTimeout) {
