@@ -284,7 +284,10 @@ std::string Job::advice_for_first_round() const {
   const bool all_are_here = !nodes_.empty() && std::ranges::all_of(nodes_, [](const auto& node) {
     return is_loopback(node.second.address);
   });
-  std::string text = "; each node needs the same --rdzv-endpoint and --rdzv-id";
+  std::string text = options_.has_token
+                         ? "; each node needs the same --rdzv-endpoint, --rdzv-id and token "
+                           "(--rdzv-token-file or DDP_RDZV_TOKEN)"
+                         : "; each node needs the same --rdzv-endpoint and --rdzv-id";
   if (all_are_here) {
     text +=
         "; an endpoint on localhost or another loopback address is another machine on each node: "

@@ -63,6 +63,7 @@ struct CoreOptions {
   // nothing. The function may be empty.
   std::function<std::optional<Silence>(const NodeId& node_id)> silence_of{};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
+  bool has_token = false;          // Only nodes that know a token come here; for people.
   // How long a round goes on while all its failures are secondary, because the worker that caused
   // them may still be exiting. A hung worker never exits, so recovery from a hang takes this much
   // longer. Recovery from a crash does not wait.

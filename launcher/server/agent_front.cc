@@ -29,11 +29,13 @@ constexpr Duration kOutputLimit{15'000};
 
 }  // namespace
 
-AgentFront::AgentFront(asio::io_context& io, int port, Hooks hooks)
+AgentFront::AgentFront(asio::io_context& io, int port, bool has_token, Hooks hooks)
     : io_(io),
       port_(port),
+      has_token_(has_token),
       hooks_(std::move(hooks)),
-      core_(std::make_unique<rendezvous::RendezvousCore>()),
+      core_(std::make_unique<rendezvous::RendezvousCore>(
+          rendezvous::CoreOptions{.has_token = has_token})),
       tick_(io),
       ping_(io),
       drain_limit_(io) {}
@@ -60,7 +62,8 @@ void AgentFront::stand_by() {
       .silence_of = [this](const NodeId& node_id) -> std::optional<rendezvous::Silence> {
         if (!replica_hooks_.silence_of) return std::nullopt;
         return replica_hooks_.silence_of(node_id);
-      }});
+      },
+      .has_token = has_token_});
   waiting_.clear();
   storing_ = false;
   confirmed_ = false;

@@ -64,8 +64,9 @@ class AgentFront {
     std::function<void(std::function<void()> confirmed)> confirm;
   };
 
-  // `port` is put into round_start messages that do not name the store's port.
-  AgentFront(asio::io_context& io, int port, Hooks hooks);
+  // `port` is put into round_start messages that do not name the store's port. `has_token`: only
+  // agents that know a token are adopted.
+  AgentFront(asio::io_context& io, int port, bool has_token, Hooks hooks);
   ~AgentFront();  // Closes every connection.
   AgentFront(const AgentFront&) = delete;
   AgentFront& operator=(const AgentFront&) = delete;
@@ -157,6 +158,7 @@ class AgentFront {
 
   asio::io_context& io_;
   int port_;
+  bool has_token_;
   Hooks hooks_;
   ReplicaHooks replica_hooks_;
   std::unique_ptr<rendezvous::RendezvousCore> core_;

@@ -50,7 +50,7 @@ Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
     : listener_(std::move(listener)),
       options_(options),
       store_(options.store),
-      agents_(io, listener_->port(),
+      agents_(io, listener_->port(), !options.token.empty(),
               {[this](const std::string& job_id) {
                  trace_.on_round_begins(job_id);
                  if (options_.fresh_store_each_round) store_.reset();

@@ -163,6 +163,12 @@ TEST_F(DdpRunAccess, ADaemonOfItsOwnTakesTheTokenToo) {
   EXPECT_EQ(second.wait(), 0) << second.err();
 }
 
+TEST_F(DdpRunAccess, WhoWaitsInVainHearsOfTheToken) {
+  const Finished job = run_job(node(2, port_, {"--join-timeout", "0.5", "true"}), token(kToken));
+  EXPECT_EQ(job.status, kExitJoinTimeout);
+  EXPECT_THAT(job.err, HasSubstr("--rdzv-id and token (--rdzv-token-file or DDP_RDZV_TOKEN)"));
+}
+
 // Somebody else has the port that the job's daemon should have.
 TEST_F(DdpRunAccess, ARendezvousWithoutTheTokenIsNotObeyed) {
   Process daemon(

@@ -104,6 +104,16 @@ TEST(Membership, MissingNodesAreNamedWhenTheJoinTimeoutPasses) {
   EXPECT_EQ(h.last<wire::Finish>(ca).exit_code, kExitJoinTimeout);
 }
 
+TEST(Membership, MissingNodesMayLackTheToken) {
+  Harness h(CoreOptions{.has_token = true});
+  h.join(Harness::node("n0", 2, 2));
+  h.pass(Duration{60'000});
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_THAT(h.finished[0].summary,
+              HasSubstr("; each node needs the same --rdzv-endpoint, --rdzv-id and token "
+                        "(--rdzv-token-file or DDP_RDZV_TOKEN)"));
+}
+
 // Each machine has a rendezvous of its own at localhost.
 TEST(Membership, WhenAllCameOverLoopbackTheMessageNamesTheEndpoint) {
   const auto summary_for = [](const std::vector<std::string>& addresses) {
