@@ -254,6 +254,15 @@ TEST_F(CheckpointRanksTest, AFileThatAnotherRankCannotReadMeansTheOlderOneForAll
   EXPECT_EQ(answers.all()[1], answers.all()[0]);
 }
 
+// What prepare() says of the folder.
+std::string refusal_of(Trainer& trainer) {
+  const auto prepared = trainer.checkpointer.prepare();
+  EXPECT_FALSE(prepared);
+  if (prepared) return "";
+  EXPECT_EQ(prepared.error().code, Errc::kIo);
+  return prepared.error().message;
+}
+
 TEST_F(CheckpointRanksTest, AFolderThatOneRankCannotWriteIsFoundOutByPrepare) {
   FaultyDisk disk;
   disk.victim = "/rank-00002";
@@ -261,10 +270,7 @@ TEST_F(CheckpointRanksTest, AFolderThatOneRankCannotWriteIsFoundOutByPrepare) {
   Answers answers;
   run_ranks({2, 1}, [&](const GroupPtr& group) {
     Trainer trainer(group, path(), disk);
-    auto prepared = trainer.checkpointer.prepare();
-    ASSERT_FALSE(prepared);
-    EXPECT_EQ(prepared.error().code, Errc::kIo);
-    answers.add(group->rank(), prepared.error().message);
+    answers.add(group->rank(), refusal_of(trainer));
   });
   EXPECT_THAT(answers.all()[0], StartsWith("rank 2: the checkpoint folder " + path() +
                                            " must be writable by all ranks: cannot write "));
@@ -279,10 +285,7 @@ TEST_F(CheckpointRanksTest, AFolderOfItsOwnIsFoundOutByPrepare) {
   run_ranks({1, 1}, [&](const GroupPtr& group) {
     const std::string own = path() + "-of-" + std::to_string(group->rank());
     Trainer trainer(group, own);
-    auto prepared = trainer.checkpointer.prepare();
-    ASSERT_FALSE(prepared);
-    EXPECT_EQ(prepared.error().code, Errc::kIo);
-    answers.add(group->rank(), prepared.error().message);
+    answers.add(group->rank(), refusal_of(trainer));
   });
   EXPECT_THAT(answers.all()[0], StartsWith("rank 1: the checkpoint folder " + path() +
                                            "-of-1 is not the same one as rank 0's: "));

@@ -86,6 +86,9 @@ Result<void> Checkpointer::Impl::prove_writable() {
 }
 
 Result<void> Checkpointer::Impl::write_probe(const std::string& probe) {
+  const Result<void> written = checkpoint::write_durably(
+      files, checkpoint::join_path(probe, fmt::format("rank-{:05}", group->rank())), "probe\n");
+  if (written) return {};
   if (const auto seen = files.list(probe); !seen && seen.error().code == Errc::kNotFound) {
     return make_error(
         Errc::kIo,
@@ -93,9 +96,6 @@ Result<void> Checkpointer::Impl::write_probe(const std::string& probe) {
         "folder that their nodes share",
         options.directory);
   }
-  Result<void> written = checkpoint::write_durably(
-      files, checkpoint::join_path(probe, fmt::format("rank-{:05}", group->rank())), "probe\n");
-  if (written) return {};
   return make_error(Errc::kIo, "the checkpoint folder {} must be writable by all ranks: {}",
                     options.directory, written.error().message);
 }
