@@ -1,14 +1,26 @@
 """A training of two nodes that goes on while a benchmark disturbs it."""
 import contextlib
 import json
+import os
+import statistics
 import tempfile
 import time
+import typing
 from pathlib import Path
 
 import harness
 import jobs
+import paired
 
 LIMIT_S = 120
+TAIL_BYTES = 4096  # Some lines of the rates.
+
+
+class Window(typing.NamedTuple):
+    """What was seen while some seconds went by."""
+
+    steps: float  # A second.
+    cpu: float  # CPU seconds a second of all processes below this one that are not workers.
 
 
 class Training:
@@ -16,14 +28,53 @@ class Training:
         self.port, self.rates = port, rates
 
     def steps(self):
-        lines = self.rates.read_text().splitlines()
-        return json.loads(lines[-1] if lines[-1].endswith("}") else lines[-2])["step"]
+        with open(self.rates, "rb") as rates:
+            rates.seek(max(0, self.rates.stat().st_size - TAIL_BYTES))
+            lines = rates.read().splitlines()
+        return json.loads(lines[-1] if lines[-1].endswith(b"}") else lines[-2])["step"]
 
-    def rate(self, seconds):
-        """Steps a second, over so many seconds from now on."""
-        begin, first = time.perf_counter(), self.steps()
+    def watch(self, seconds):
+        """What happens from now on."""
+        begin, steps, cpu = time.perf_counter(), self.steps(), cpu_seconds()
         time.sleep(seconds)
-        return (self.steps() - first) / (time.perf_counter() - begin)
+        steps, cpu, took = self.steps() - steps, cpu_seconds() - cpu, time.perf_counter() - begin
+        return Window(steps / took, cpu / took)
+
+    def rounds(self, disturbance, count, seconds):
+        """Watches the training without the disturbance (a function that returns a context), with it, and without it again.
+
+        Returns the rounds after the first as (undisturbed, disturbed): windows of so many seconds each. Machines become faster
+        and slower as time goes by, so what is without is half before and half after, and short rounds tell more than long ones.
+        """
+        found = []
+        for _ in range(count + 1):
+            before = self.watch(seconds / 2)
+            with disturbance():
+                during = self.watch(seconds)
+            after = self.watch(seconds / 2)
+            found.append((Window(*map(statistics.mean, zip(before, after))), during))
+        return found[1:]
+
+
+def cpu_seconds():
+    """CPU time so far of the processes below this one that are not workers."""
+    total = 0
+    for pid in jobs.descendants(os.getpid()):
+        if jobs.program_of(pid) == "ddp-train":
+            continue
+        for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):
+                total += int(thread.read_text().split()[0]) / 1e9
+    return total
+
+
+def figure(name, rounds, peer_name):
+    """Steps a second with the disturbance against those without it in the same round."""
+    ratios = [disturbed.steps / undisturbed.steps for undisturbed, disturbed in rounds]
+    undisturbed, disturbed = ([window.steps for window in windows] for windows in zip(*rounds))
+    return {"figure": name, "ours": round(statistics.median(disturbed), 2), "peer": round(statistics.median(undisturbed), 2), "peer_name": peer_name,
+            "ratio": round(statistics.median(ratios), 4), "low": round(paired.lower_bound(ratios), 4), "rounds": len(ratios), "unit": "steps/s",
+            "goal": 0.99}
 
 
 @contextlib.contextmanager
