@@ -6,7 +6,8 @@
 
 namespace ddp {
 
-// How many letters must be inserted, removed or replaced to turn one into the other (Levenshtein).
+// How many letters must be inserted, removed, replaced or swapped with the next to turn one into
+// the other (the optimal string alignment distance: no letter is changed twice).
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // The first name that is nearest to what the user has typed, for a message. Empty if none is near

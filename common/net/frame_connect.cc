@@ -192,8 +192,8 @@ void ConnectAttempt::adopt(std::string_view rest) {
   if (is_strangers()) {
     return finish(
         make_error(Errc::kProtocol,
-                   "{} is in use by another user of this machine; choose another endpoint, "
-                   "or trust that user with --any-user",
+                   "{} is in use by another user of this machine; choose another endpoint on all "
+                   "nodes, or trust that user with --any-user",
                    where));
   }
   finish(FrameConnection::adopt(std::exchange(stream, {}).lock(), rest));
@@ -206,8 +206,8 @@ void ConnectAttempt::expire() {
 
 void ConnectAttempt::foreign() {
   finish(make_error(Errc::kProtocol,
-                    "{} is in use by a program that is not a ddp-run rendezvous; choose another "
-                    "endpoint",
+                    "{} is in use by a program that is not a ddp-run rendezvous; end it, or choose "
+                    "another endpoint on all nodes",
                     where));
 }
 

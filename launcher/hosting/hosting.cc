@@ -124,9 +124,12 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, pl
     if (answer.error().code == std::errc::permission_denied) {
       return exit_error(kExitRefused, "the rendezvous {}", answer.error().message);
     }
-    last = answer.error().message;
     // It accepts connections but speaks another protocol, so asking again is useless.
-    if (answer.error().code == Errc::kProtocol) break;
+    if (answer.error().code == Errc::kProtocol) {
+      return exit_error(kExitPortInUse, "{}: {}; `ss -ltnp 'sport = :{}'` shows it",
+                        plan.endpoint_flag, answer.error().message, plan.spec.coordinator_port);
+    }
+    last = answer.error().message;
   }
   return exit_error(kExitPortInUse,
                     "{}: port {} is in use and no rendezvous answers there ({}); end the program "

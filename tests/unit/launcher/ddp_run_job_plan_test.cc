@@ -342,6 +342,8 @@ TEST_F(CheckProgram, AMistypedSubcommandIsNamed) {
   const auto message = [this](const char* typed) { return check(options_for(typed)).second; };
   EXPECT_EQ(message("chek"), "chek: there is no such program in PATH; did you mean ddp-run check?");
   EXPECT_THAT(message("stauts"), HasSubstr("did you mean ddp-run status?"));
+  EXPECT_THAT(message("dmeo"), HasSubstr("did you mean ddp-run demo?"));
+  EXPECT_THAT(message("tpo"), HasSubstr("did you mean ddp-run top?"));
   EXPECT_THAT(message("tope"), HasSubstr("did you mean ddp-run top?"));
   for (const char* other : {"foo", "train", "mpi", "./chek"})
     EXPECT_THAT(message(other), Not(HasSubstr("did you mean")));
