@@ -23,7 +23,6 @@
 #include "common/base/exit_error.h"
 #include "common/base/json_text.h"
 #include "common/config/rdzv_token.h"
-#include "common/terminal/terminal.h"
 #include "launcher/page/page_document.h"
 #include "launcher/status/ask_daemon.h"
 #include "launcher/status/top_screen.h"
@@ -140,13 +139,8 @@ void Top::draw_lines(const std::vector<Line>& lines) {
 
 // The end of a text that may be long.
 void Top::draw_text(const std::string& title, const std::string& text) {
-  std::vector<Line> lines{{{title, Style::kBold}}};
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = terminal::harmless(text.substr(begin, end - begin));
-    lines.push_back({{line.substr(0, static_cast<std::size_t>(std::max(COLS - 1, 1)))}});
-    begin = end + 1;
-  }
+  std::vector<Line> lines = wrapped(text, std::max(COLS - 1, 1));
+  lines.insert(lines.begin(), {{title, Style::kBold}});
   const int skipped = std::max(static_cast<int>(lines.size()) - (LINES - 1), 0);
   lines.erase(lines.begin() + 1,
               lines.begin() + 1 + std::min(skipped, static_cast<int>(lines.size()) - 1));

@@ -255,12 +255,39 @@ void add_checkpoints(std::vector<Line>& lines, const json& job, int width) {
   }
 }
 
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+// Takes the beginning of a line that fits into so many columns.
+std::string_view take_fitting(std::string_view& line, int columns) {
+  std::size_t end = 0;
+  for (; end < line.size(); ++end) {
+    if (begins_character(line[end]) && columns-- == 0) break;
+  }
+  const std::size_t blank = end < line.size() ? line.rfind(' ', end) : std::string_view::npos;
+  const bool at_blank = blank != std::string_view::npos && blank >= end / 2;
+  const std::string_view taken = line.substr(0, at_blank ? blank : end);
+  line.remove_prefix(at_blank ? blank + 1 : end);
+  return taken;
+}
+
 }  // namespace
 
 int columns_of(const std::string& text) {
-  return static_cast<int>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }));
+  return static_cast<int>(std::count_if(text.begin(), text.end(), begins_character));
+}
+
+std::vector<Line> wrapped(const std::string& text, int columns) {
+  std::vector<Line> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = terminal::harmless(text.substr(begin, end - begin));
+    std::string_view rest = line;
+    do {
+      lines.push_back({{std::string(take_fitting(rest, columns))}});
+    } while (!rest.empty());
+    begin = end + 1;
+  }
+  return lines;
 }
 
 std::vector<Cell> cells_of(const json& job) {

@@ -38,4 +38,8 @@ std::vector<Line> top_screen(const nlohmann::json& job, const TopView& view);
 // How many columns the text takes: characters, not bytes.
 int columns_of(const std::string& text);
 
+// The lines of a text of others, none longer than `columns` (at least 1): a longer one goes on in
+// the next, in place of a blank if it has one in its second half.
+std::vector<Line> wrapped(const std::string& text, int columns);
+
 }  // namespace ddp::status

@@ -13,7 +13,9 @@ namespace {
 
 using nlohmann::json;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 json job() {
   const json status = json::parse(R"json([{
@@ -88,6 +90,25 @@ TEST(TopScreen, NoLineIsLongerThanTheTerminal) {
       EXPECT_LE(columns_of(line), width) << line;
     }
   }
+}
+
+std::vector<std::string> wrapped_text(const std::string& text, int columns) {
+  std::vector<std::string> lines;
+  for (const Line& line : wrapped(text, columns)) lines.push_back(line.at(0).text);
+  return lines;
+}
+
+TEST(TopScreen, ALongLineOfARankGoesOnInTheNext) {
+  EXPECT_THAT(wrapped_text("", 10), IsEmpty());
+  EXPECT_THAT(wrapped_text("a\n\nb\n", 10), ElementsAre("a", "", "b"));
+  EXPECT_THAT(wrapped_text("0123456789", 10), ElementsAre("0123456789"));
+  EXPECT_THAT(wrapped_text("0123456789a", 10), ElementsAre("0123456789", "a"));
+  EXPECT_THAT(wrapped_text("loss is still falling", 10),
+              ElementsAre("loss is", "still", "falling"));
+  EXPECT_THAT(wrapped_text("01234567 9 ab", 10), ElementsAre("01234567 9", "ab"));
+  EXPECT_THAT(wrapped_text("a 234567890", 10), ElementsAre("a 23456789", "0"));
+  EXPECT_THAT(wrapped_text("äöüäöüä", 3), ElementsAre("äöü", "äöü", "ä"));
+  EXPECT_THAT(wrapped_text("x\x1b[2J", 80), ElementsAre("x [2J"));
 }
 
 TEST(TopScreen, TextOfOthersCommandsNoTerminal) {
