@@ -7,6 +7,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
 #include "common/store/socket.h"
+#include "common/terminal/terminal.h"
 #include "launcher/hosting/daemon_page.h"
 #include "launcher/status/ask_daemon.h"
 
@@ -27,7 +28,7 @@ Result<status::Answer> begin(const TraceRequest& request) {
     return status::another_program(request.daemon.endpoint, "it has no page /trace");
   const auto why = status::body_of(*answer);
   if (!why) return why.error();
-  return exit_error(kExitInvalidValue, "{}", why->substr(0, why->find('\n')));
+  return exit_error(kExitInvalidValue, "{}", terminal::harmless(why->substr(0, why->find('\n'))));
 }
 
 }  // namespace
