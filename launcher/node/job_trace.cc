@@ -1,5 +1,7 @@
 #include "launcher/node/job_trace.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <memory>
@@ -51,8 +53,10 @@ void JobTrace::whole_job(server::Server& server) {
 
 void JobTrace::next_steps(server::Server& server) {
   using server::TraceFile;
-  const std::string file =
-      fmt::format("{}/trace-{}-{}.json", folder_, config::job_folder_name(job_id_), ++traces_);
+  std::string file;
+  do {  // An earlier run may have left some in the same folder.
+    file = fmt::format("{}/trace-{}-{}.json", folder_, config::job_folder_name(job_id_), ++traces_);
+  } while (::access(file.c_str(), F_OK) == 0);
   const auto on_end = [this, file, alive = std::weak_ptr<bool>(alive_)](const TraceFile::End& end) {
     if (alive.expired()) return;
     if (!end.error.empty()) return notice_(fmt::format("no trace in {}: {}", file, end.error));

@@ -153,12 +153,14 @@ def who_is_late_is_named(folder):
             assert done.returncode == 0 and "not read in time" not in file.read_text(), done
             return is_recording(nodes[0].workers()[0])  # For three seconds more.
         jobs.wait_until(is_traced_again, LIMIT_S, "a recording")
-        # By a signal, while the job goes on.
-        for node, text in ((nodes[0], "trace-late-1.json; open it"), (nodes[1], f"run ddp-run trace 127.0.0.1:{port}")):
+        # By a signal, while the job goes on. The trace of an earlier run stays.
+        (folder / "trace-late-1.json").write_text("earlier")
+        for node, text in ((nodes[0], "trace-late-2.json; open it"), (nodes[1], f"run ddp-run trace 127.0.0.1:{port}")):
             node.process.send_signal(signal.SIGUSR2)
             jobs.wait_until(lambda: text.encode() in node.log_path.read_bytes(), LIMIT_S, "the answer to SIGUSR2")  # pylint: disable=W0640
             assert node.process.poll() is None, node.tail()
-        assert len(spans_of(json.loads((folder / "trace-late-1.json").read_text()), "step")) >= 40
+        assert len(spans_of(json.loads((folder / "trace-late-2.json").read_text()), "step")) >= 40
+        assert (folder / "trace-late-1.json").read_text() == "earlier"
     finally:
         for node in nodes:
             node.kill()
