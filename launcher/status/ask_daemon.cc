@@ -15,7 +15,6 @@ namespace ddp::status {
 namespace {
 
 constexpr int kDefaultPort = 29'400;
-constexpr Duration kLimit{10'000};
 constexpr int kRedirects = 3;
 constexpr const char* kIsItYours =
     "is a job running there, is that the port of its --rdzv-endpoint, and is it yours? Another "
@@ -34,20 +33,21 @@ Error no_answer(const HostPort& endpoint, const Error& error) {
                     error.message, kIsItYours);
 }
 
-Result<Answer> ask_once(const HostPort& endpoint, const std::string& target,
+Result<Answer> ask_once(const Daemon& daemon, const std::string& target,
                         const std::string& authorization) {
-  const TimePoint deadline = Clock::now() + kLimit;
+  const HostPort& endpoint = daemon.endpoint;
+  const TimePoint deadline = Clock::now() + daemon.limit;
   auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
   if (!socket) return no_answer(endpoint, socket.error());
   auto head = hosting::send_get(*socket, target, name_of(endpoint), authorization, deadline);
   if (!head && head.error().code == Errc::kPeerLost) return no_answer(endpoint, head.error());
   if (!head) return another_program(endpoint, head.error().message);
   const int status = hosting::http_status(*head);
-  return Answer{std::move(*socket), std::move(*head), status};
+  return Answer{std::move(*socket), std::move(*head), status, daemon.limit};
 }
 
 Result<Answer> ask_with_token(const Daemon& daemon, const std::string& target) {
-  auto answer = ask_once(daemon.endpoint, target, "");
+  auto answer = ask_once(daemon, target, "");
   if (!answer || answer->status != 401) return answer;
   if (daemon.token.empty()) {
     return exit_error(kExitRefused,
@@ -56,8 +56,8 @@ Result<Answer> ask_with_token(const Daemon& daemon, const std::string& target) {
   }
   if (const auto loaded = auth::CryptoLibrary::load(); !loaded) return loaded.error();
   const std::string challenge = hosting::http_field(answer->head, "www-authenticate");
-  answer = ask_once(daemon.endpoint, target,
-                    auth::http_digest_answer(challenge, daemon.token, "GET", target));
+  answer =
+      ask_once(daemon, target, auth::http_digest_answer(challenge, daemon.token, "GET", target));
   if (answer && answer->status == 401)
     return exit_error(kExitRefused, "this job has another token");
   return answer;
@@ -107,7 +107,7 @@ Result<Answer> ask(const Daemon& daemon, const std::string& target) {
 }
 
 Result<std::string> body_of(Answer& answer) {
-  auto body = hosting::read_body(answer.socket, answer.head, Clock::now() + kLimit);
+  auto body = hosting::read_body(answer.socket, answer.head, Clock::now() + answer.limit);
   if (body) return body;
   return exit_error(kExitJoinTimeout, "the rendezvous broke off: {}", body.error().message);
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/base/secret.h"
@@ -14,7 +15,8 @@ namespace ddp::status {
 
 struct Daemon {
   HostPort endpoint;
-  Secret token;  // The job's; empty: none.
+  Secret token{};          // The job's; empty: none.
+  Duration limit{10'000};  // For an answer, and again for its body.
 };
 
 // What answers at `endpoint` is none.
@@ -31,14 +33,15 @@ struct Answer {
   store::Socket socket;
   std::string head;
   int status = 0;  // HTTP's: 200 if the page follows.
+  Duration limit;  // For the body.
 };
 
 // Asks for a page. Proves that it knows the token if the daemon wants that, and follows a daemon
-// that stands by to the coordinator. Blocks for at most 10 s at each daemon. Fails if nothing
+// that stands by to the coordinator. Blocks for at most the limit at each daemon. Fails if nothing
 // answers, if something else does, or if the token is missing or wrong.
 Result<Answer> ask(const Daemon& daemon, const std::string& target);
 
-// The body, within 10 s: the page, or why there is none.
+// The body, within the limit: the page, or why there is none.
 Result<std::string> body_of(Answer& answer);
 
 // A page that every daemon has.

@@ -33,6 +33,8 @@ namespace {
 using nlohmann::json;
 
 constexpr Duration kInterval{1'000};
+// Keys wait while the daemon is asked.
+constexpr Duration kLimit{2'000};
 constexpr int kEscape = 27;
 constexpr const char* kTokenFlag = "--rdzv-token-file";
 constexpr const char* kHelp =
@@ -60,7 +62,8 @@ class Top {
   void draw_text(const std::string& title, const std::string& text);
   void draw_footer() const;
   bool take_key(int key);
-  std::string output() const;
+  std::string ask_output() const;
+  void update_output();
   const json* job() const;
 
   Daemon daemon_;
@@ -70,6 +73,7 @@ class Top {
   TopView view_;
   int top_line_ = 0;  // The first line on the screen.
   bool shows_output_ = false;
+  std::string output_;  // Of the marked rank, when it was asked for.
 };
 
 const json* Top::job() const {
@@ -149,7 +153,7 @@ void Top::draw_text(const std::string& title, const std::string& text) {
 }
 
 // The last lines of the marked rank, or why there are none.
-std::string Top::output() const {
+std::string Top::ask_output() const {
   const std::vector<Cell> cells = cells_of(*job());
   if (view_.marked >= cells.size() || cells[view_.marked].rank < 0) return "no rank is marked";
   const std::string id = query_value(job()->at("job_id").get<std::string>());
@@ -162,6 +166,15 @@ std::string Top::output() const {
   if (!answer.is_object()) return "the answer is not readable";
   const std::string text = answer.value("out", "") + answer.value("err", "");
   return text.empty() ? "It has written nothing yet." : text;
+}
+
+void Top::update_output() {
+  if (!shows_output_ || !lost_.empty()) return;
+  try {
+    output_ = ask_output();
+  } catch (const json::exception& error) {
+    output_ = error.what();
+  }
 }
 
 // What the daemon says may be anything.
@@ -183,7 +196,7 @@ void Top::draw_job() {
   } else if (shows_output_) {
     const std::vector<Cell> cells = cells_of(*job());
     const int rank = view_.marked < cells.size() ? cells[view_.marked].rank : -1;
-    draw_text(fmt::format("rank {}: last lines", rank), output());
+    draw_text(fmt::format("rank {}: last lines", rank), output_);
   } else {
     const std::size_t cells = cells_of(*job()).size();
     view_.marked = std::min(view_.marked, cells == 0 ? 0 : cells - 1);
@@ -212,6 +225,7 @@ bool Top::take_key(int key) {
     view_.marked = static_cast<std::size_t>(
         std::clamp(static_cast<int>(view_.marked) + by, 0, std::max(count - 1, 0)));
   };
+  const std::pair shown(shows_output_, view_.marked);
   switch (key) {
     case 'q':
       return false;
@@ -246,6 +260,7 @@ bool Top::take_key(int key) {
     default:
       break;
   }
+  if (shown != std::pair(shows_output_, view_.marked)) update_output();
   return true;
 }
 
@@ -279,6 +294,7 @@ void Top::run() {
     next = Clock::now() + kInterval;
     const auto asked = update();
     lost_ = asked ? "" : asked.error().message;
+    update_output();
   }
 }
 
@@ -302,7 +318,7 @@ Result<Daemon> parse(const std::vector<std::string>& arguments) {
   if (!endpoint) return endpoint.error();
   auto token = config::find_token(token_file);
   if (!token) return exit_error(kExitInvalidValue, "{}", token.error().message);
-  return Daemon{std::move(*endpoint), std::move(*token)};
+  return Daemon{std::move(*endpoint), std::move(*token), kLimit};
 }
 
 int main(int argc, char** argv) {
