@@ -9,7 +9,8 @@
 namespace ddp::completion {
 namespace {
 
-// bash splits --flag=value into three words. The values of each flag go between "case" and "esac".
+// bash splits words at = and :, so that --flag=value is three, and so is host:port. The values of
+// each flag go between "case" and "esac".
 constexpr std::string_view kBegin =
     R"script(# Completes ddp-run's command line in bash; made by ddp-run --print-completion bash.
 _ddp_run() {
@@ -21,6 +22,8 @@ _ddp_run() {
       [[ $word == = ]] || flag=''
     elif [[ $word == -?* ]]; then
       [[ " $_ddp_run_valued " != *" ${word//_/-} "* ]] || flag=${word//_/-}
+    elif [[ $word == [:=]* ]]; then
+      ((++i < COMP_CWORD)) || return
     else
       compopt -o default 2>/dev/null
       return
