@@ -46,7 +46,9 @@ python_script() {
   cat >sum.py <<'END'
 import torch
 import torch.distributed as dist
-import ddp_run
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
+    import ddp_run
 
 dist.init_process_group("ddp")
 tensor = torch.tensor([dist.get_rank() + 1.0])
