@@ -38,6 +38,11 @@ cmake_project() {
   cp -r /usr/share/doc/libddp-dev/examples project
   quietly cmake -S project -B project/build -G Ninja
   quietly cmake --build project/build
+  # Two folders of one project that look for it.
+  mkdir -p both/a both/b
+  printf 'cmake_minimum_required(VERSION 3.25)\nproject(both CXX)\nadd_subdirectory(a)\nadd_subdirectory(b)\n' >both/CMakeLists.txt
+  echo 'find_package(ddp REQUIRED)' | tee both/a/CMakeLists.txt >both/b/CMakeLists.txt
+  quietly cmake -S both -B both/build -G Ninja
   ddp-run --standalone --nproc-per-node 2 project/build/train >out || { cat out; fail "the CMake project"; }
   [ "$(grep -o 'weights [0-9a-f]*' out | sort -u | wc -l)" = 1 ] || fail "the CMake project's weights: $(cat out)"
 }
