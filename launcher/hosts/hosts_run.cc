@@ -249,6 +249,9 @@ void HostsRun::conclude() {
     server_->end_traces();
     const auto kept = page_file_.write(*server_, finish_->exit_code, finish_->summary);
     if (!kept) say(kept.error().message);
+    io_.restart();
+    page_file_.show(*server_, finish_->exit_code, finish_->summary, [this] { io_.stop(); });
+    io_.run();
   }
   if (finish_->exit_code == kExitSuccess) return;
   if (plan_.job.is_check && finish_->exit_code == kExitUnfit) return;

@@ -301,7 +301,11 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   if (server() == nullptr || goes_on) return say_farewell();
   if (const auto kept = page_file_.write(*server(), exit_code, summary); !kept)
     notices_.print("ddp-run: " + kept.error().message);
-  server()->drain(kDrainLimit, [this] { say_farewell(); });
+  server()->drain(kDrainLimit, [this, exit_code, summary] {
+    // It may have lost the job to another coordinator meanwhile, which the browsers then ask.
+    if (server() == nullptr) return say_farewell();
+    page_file_.show(*server(), exit_code, summary, [this] { say_farewell(); });
+  });
 }
 
 void Supervisor::notice(const std::string& text) {

@@ -25,9 +25,14 @@ class LiveFeed {
  public:
   static constexpr Duration kInterval{1'000};
   static constexpr Duration kPatience{60'000};
+  // How long the end of a job may wait for browsers to take how it ended.
+  static constexpr Duration kLastLimit{200};
   static constexpr std::size_t kMaxBrowsers = 256;
 
   LiveFeed(asio::io_context& io, std::function<nlohmann::json()> document);
+  ~LiveFeed();
+  LiveFeed(const LiveFeed&) = delete;
+  LiveFeed& operator=(const LiveFeed&) = delete;
 
   bool is_full() const { return browsers_.size() >= kMaxBrowsers; }
   // Takes a stream on which the events may begin.
@@ -35,6 +40,9 @@ class LiveFeed {
   std::size_t size() const { return browsers_.size(); }
   // Closes the streams, once what was sent has left.
   void end();
+  // Sends what `last` gives, and then ends. Calls back when the kernel has taken all of it, or
+  // after kLastLimit; at once, and without asking `last`, if no browser looks.
+  void finish(const std::function<nlohmann::json()>& last, std::function<void()> done);
 
  private:
   struct Browser {
@@ -45,14 +53,22 @@ class LiveFeed {
   };
 
   void tick();
+  void forget_closed();
+  // Replaces last_. Gives the event that makes it of what it was.
+  std::string change_to(nlohmann::json document);
+  void await_writes(TimePoint limit);
   bool takes_nothing(Browser& browser, TimePoint now) const;
   const std::string& whole();
 
+  asio::io_context& io_;
   std::function<nlohmann::json()> document_;
   nlohmann::json last_;
   std::string whole_;  // last_ as an event; empty: not made yet.
   std::vector<Browser> browsers_;
   net::Timer timer_;
+  std::vector<std::shared_ptr<net::ByteStream>> ending_;  // They have been sent the last event.
+  net::Timer ending_look_;
+  std::function<void()> finished_;  // Waits for those.
 };
 
 }  // namespace ddp::server

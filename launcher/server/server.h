@@ -114,6 +114,11 @@ class Server {
   }
   // This process ends, so what is traced ends here.
   void end_traces() { trace_.end(); }
+  // This process ends: browsers are shown what `last` gives, and that it is the end. Calls back at
+  // once if there are none, and else within LiveFeed::kLastLimit.
+  void finish_feeds(const std::function<nlohmann::json()>& last, std::function<void()> done) {
+    site_.finish_feeds(last, std::move(done));
+  }
   // Calls back from the event loop when no agent is connected any more, or after `limit`. The
   // daemon can then end without cutting anybody off.
   void drain(std::chrono::milliseconds limit, std::function<void()> done) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <asio/io_context.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -51,6 +52,10 @@ class Site {
   void answer(const HttpRequest& request, const std::shared_ptr<HttpSession>& session);
   // Another daemon has what the pages show: their feeds end.
   void end_feeds() { feed_.end(); }
+  // This daemon ends, and the feeds with what `last` gives; see LiveFeed::finish().
+  void finish_feeds(const std::function<nlohmann::json()>& last, std::function<void()> done) {
+    feed_.finish(last, std::move(done));
+  }
   // What the page shows.
   nlohmann::json document() const;
   // `has_token`: then only those who know it get so far.

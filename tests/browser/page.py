@@ -168,13 +168,14 @@ def it_asks_nobody_else_and_complains_of_nothing(t):
     assert w.complaints() == [], "the console has complaints"
 
 
-def it_says_that_the_connection_is_lost(t):
+def it_says_how_the_job_ended(t):
     for node in t.nodes:
         node.process.send_signal(signal.SIGTERM)
     for node in t.nodes:
         node.wait(browser.LIMIT_S)
     w = t.window
-    w.wait_for("/lost|over/.test(document.getElementById('link').innerText)")
+    w.wait_for("document.getElementById('link').innerText === 'the job is over'")
+    w.wait_for("document.getElementById('state').innerText.includes('failed with status 143')")
     w.complaints()  # Of the requests that nobody answers.
 
 
@@ -258,7 +259,7 @@ def main():
         try:
             t.run()
             for case in (it_shows_a_training, it_shows_a_loss_and_what_it_cost, it_shows_output_and_the_report_on_a_click, it_works_by_keyboard,
-                         it_fits_and_is_accessible, it_asks_nobody_else_and_complains_of_nothing, it_says_that_the_connection_is_lost,
+                         it_fits_and_is_accessible, it_asks_nobody_else_and_complains_of_nothing, it_says_how_the_job_ended,
                          it_is_one_file_after_the_job, it_goes_on_at_the_next_coordinator, with_a_token_it_asks_for_it):
                 print(f"{case.__name__} ...", flush=True)
                 case(t)

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/ddp_run_fixture.h"
+#include "tests/support/live_events.h"
 #include "tests/support/prometheus.h"
 #include "tests/support/raw_client.h"
 
@@ -26,6 +27,15 @@ class DdpRunStatus : public DdpRunTest {
     file("up.0");
     file("up.1");
     return job;
+  }
+  // What a browser shows when its feed has ended.
+  static nlohmann::json shown_last(LiveEvents& events, nlohmann::json state) {
+    for (;;) {
+      const auto [name, change] = events.next();
+      if (name.empty()) return state;
+      EXPECT_EQ(name, "change");
+      state.merge_patch(change);
+    }
   }
 };
 
@@ -98,6 +108,39 @@ TEST_F(DdpRunStatus, AWatchShowsTheJobUntilTheDaemonIsGone) {
   EXPECT_EQ(watch.out().find('\x1b'), std::string::npos) << "only a terminal is commanded";
   EXPECT_EQ(status({"--watch", "127.0.0.1:" + std::to_string(port)}).status, 67);
   EXPECT_EQ(status({"--watch", "--json", "127.0.0.1:" + std::to_string(port)}).status, 2);
+}
+
+TEST_F(DdpRunStatus, ABrowserSeesHowTheJobEnds) {
+  const int port = free_port();
+  Process& job =
+      start(node(1, port,
+                 {"--no-python", "sh", "-c",
+                  "echo up > $OUT/up.0; until [ -e $OUT/go ]; do sleep 0.05; done; exit 3"}));
+  file("up.0");
+  LiveEvents events(port);
+  const nlohmann::json whole = events.next().second;
+  EXPECT_EQ(whole["jobs"]["job"]["state"], "running");
+  folder_.write("go", "");
+  EXPECT_EQ(job.wait(), 3);
+  const nlohmann::json last = shown_last(events, whole)["jobs"]["job"];
+  EXPECT_EQ(last["state"], "finished");
+  EXPECT_EQ(last["exit_code"], 3);
+  EXPECT_THAT(last["first_failure"].value("text", ""), HasSubstr("exit code 3"));
+}
+
+// The coordinator has forgotten a job that its last node has left.
+TEST_F(DdpRunStatus, ABrowserSeesThatTheJobWasStopped) {
+  const int port = free_port();
+  Process& job = start_job(port);
+  LiveEvents events(port);
+  const nlohmann::json whole = events.next().second;
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  const nlohmann::json last = shown_last(events, whole)["jobs"]["job"];
+  EXPECT_EQ(last["state"], "finished");
+  EXPECT_EQ(last["exit_code"], 143);
+  EXPECT_THAT(last.value("summary", ""), HasSubstr("SIGTERM"));
+  EXPECT_EQ(last["nodes"].size(), 1u);
 }
 
 TEST_F(DdpRunStatus, NobodyAnswers) {

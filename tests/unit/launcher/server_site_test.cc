@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/http_request.h"
 #include "launcher/server/live_feed.h"
+#include "tests/support/live_events.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_agent.h"
 #include "tests/support/raw_client.h"
@@ -25,6 +28,7 @@ namespace {
 using nlohmann::json;
 using test::http_body;
 using test::http_get;
+using test::LiveEvents;
 using test::RawAgent;
 using test::RawClient;
 using test::ServerThread;
@@ -48,44 +52,6 @@ std::unique_ptr<RawAgent> agent_in_round(int port) {
   EXPECT_TRUE(agent->receive<wire::RoundStart>());
   return agent;
 }
-
-// A browser's connection to /live.
-class Events {
- public:
-  explicit Events(int port, int receive_buffer = 0) : client_(port, receive_buffer) {
-    client_.send("GET /live HTTP/1.1\r\n\r\n");
-    head_ = take("\r\n\r\n");
-  }
-  const std::string& head() const { return head_; }
-  // The next event: its name and its data.
-  std::pair<std::string, json> next() {
-    const std::string name = take("\ndata: ");
-    const std::string data = take("\n\n");
-    if (name.empty()) return {};
-    return {name.substr(7, name.size() - 14), json::parse(data)};
-  }
-
- private:
-  // Up to this text, with it.
-  std::string take(std::string_view end) {
-    std::size_t at = 0;
-    while ((at = received_.find(end, searched_)) == std::string::npos) {
-      searched_ = received_.size() < end.size() ? 0 : received_.size() - end.size() + 1;
-      const std::string more = client_.receive_some();
-      if (more.empty()) return {};
-      received_ += more;
-    }
-    const std::string part = received_.substr(0, at + end.size());
-    received_.erase(0, part.size());
-    searched_ = 0;
-    return part;
-  }
-
-  RawClient client_;
-  std::string head_;
-  std::string received_;
-  std::size_t searched_ = 0;
-};
 
 TEST(HttpRequests, AreTakenApart) {
   const auto request = parse_http_request(
@@ -122,7 +88,7 @@ TEST(HttpRequests, KnowTheNamesOfThisMachine) {
 TEST(ServerSite, TheFeedTellsEverythingOnceAndThenWhatChanges) {
   const ServerThread server;
   const auto agent = agent_in_round(server.port());
-  Events events(server.port());
+  LiveEvents events(server.port());
   EXPECT_THAT(events.head(), StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(events.head(), HasSubstr("text/event-stream"));
   auto [name, state] = events.next();
@@ -146,7 +112,7 @@ TEST(ServerSite, TheFeedTellsEverythingOnceAndThenWhatChanges) {
   EXPECT_EQ(job.at("nodes").at("n0").at("step"), 4);
   EXPECT_EQ(job.at("nodes").at("n0").at("waits").at(0), beat.waits[0]);
   EXPECT_EQ(job.at("checkpoints").at("0/3").at("bytes"), 100);
-  Events second(server.port());
+  LiveEvents second(server.port());
   EXPECT_EQ(second.next().first, "whole");
 }
 
@@ -167,10 +133,10 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
   }
   ASSERT_TRUE(test::wait_until(
       [&] { return http_get(server.port(), "/status").size() >= kMany * 32 * 400; }));
-  Events slow(server.port(), 4'096);
-  Events quick(server.port());
+  LiveEvents slow(server.port(), 4'096);
+  LiveEvents quick(server.port());
   // On a busy machine, even the quick one may take some ticks for a whole.
-  const auto first_that_is_no_whole = [](Events& events) {
+  const auto first_that_is_no_whole = [](LiveEvents& events) {
     std::string kind = "whole";
     while (kind == "whole") kind = events.next().first;
     return kind;
@@ -182,11 +148,32 @@ TEST(ServerSite, ABrowserThatDoesNotReadDelaysNobody) {
   EXPECT_EQ(first_that_is_no_whole(slow), "change");
 }
 
+// It gets no more than kLastLimit, and the others get everything.
+TEST(LiveFeed, ABrowserThatDoesNotReadHoldsNoEndUp) {
+  const std::string much(std::size_t{16} << 20, 'x');
+  asio::io_context io;
+  asio::ip::tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  LiveFeed feed(io, [&much] { return json{{"much", much}}; });
+  RawClient sleeper(acceptor.local_endpoint().port(), 4'096);
+  feed.add(net::ByteStream::create(acceptor.accept(), {}));
+  bool is_over = false;
+  const TimePoint begun = Clock::now();
+  feed.finish([] { return json{{"state", "finished"}}; }, [&is_over] { is_over = true; });
+  EXPECT_FALSE(is_over);
+  while (!is_over && io.run_one_for(std::chrono::seconds(20)) > 0) continue;
+  EXPECT_TRUE(is_over);
+  EXPECT_GE(Clock::now() - begun, LiveFeed::kLastLimit);
+  EXPECT_EQ(feed.size(), 0u);
+  is_over = false;
+  feed.finish([] { return json{{"nobody", "asks"}}; }, [&is_over] { is_over = true; });
+  EXPECT_TRUE(is_over) << "it waits for nobody";
+}
+
 TEST(ServerSite, TooManyBrowsersAreToldSo) {
   const ServerThread server;
-  std::vector<std::unique_ptr<Events>> all;
+  std::vector<std::unique_ptr<LiveEvents>> all;
   for (std::size_t i = 0; i < LiveFeed::kMaxBrowsers; ++i)
-    all.push_back(std::make_unique<Events>(server.port()));
+    all.push_back(std::make_unique<LiveEvents>(server.port()));
   EXPECT_THAT(all.back()->head(), StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_THAT(http_get(server.port(), "/live"), StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(http_get(server.port(), "/status"), StartsWith("HTTP/1.1 200 OK\r\n"));
