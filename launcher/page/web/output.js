@@ -12,6 +12,13 @@ async function ask(path, parameters) {
   return answer;
 }
 
+// Other text, unless somebody selects some of what is there, to copy it.
+function isToBeReplaced(body, parts) {
+  const selection = getSelection();
+  if (!selection.isCollapsed && selection.containsNode(body, true)) return false;
+  return body.textContent !== parts.map(part => part.textContent).join('');
+}
+
 // Shows what `fill` gives, and asks again while it is open: the next time only when the last answer has come.
 function openDialog(title, fill) {
   const dialog = document.getElementById('text');
@@ -20,6 +27,7 @@ function openDialog(title, fill) {
   const isShown = () => dialog.open && shown === number;
   setText(document.getElementById('text-title'), title);
   body.replaceChildren(element('p', {}, 'asking …'));
+  const again = () => setTimeout(() => isShown() && update(), REFRESH_MS);
   const update = async () => {
     let parts;
     try {
@@ -28,10 +36,11 @@ function openDialog(title, fill) {
       parts = [element('p', {}, error.message || 'The node does not answer.')];
     }
     if (!isShown()) return;
+    if (!isToBeReplaced(body, parts)) return again();
     const isAtEnd = body.scrollTop + body.clientHeight >= body.scrollHeight - 4;
     body.replaceChildren(...parts);
     if (isAtEnd) body.scrollTop = body.scrollHeight;
-    setTimeout(() => isShown() && update(), REFRESH_MS);
+    again();
   };
   if (!dialog.open) dialog.showModal();
   update();
