@@ -13,6 +13,10 @@ function merged(target, patch) {
   return result;
 }
 
+const QUIET_MS = 5000;  // Events come once a second. Nobody else says that a daemon has vanished without a word.
+const QUIET_LOOK_MS = 1000;
+const RETRY_MS = 3000;
+
 // Calls `show(document)` for each new state, and `tell(text, isLost)` about the connection.
 function followFeed(show, tell) {
   const inside = document.getElementById('document').textContent.trim();
@@ -22,25 +26,36 @@ function followFeed(show, tell) {
     return;
   }
   let state = null;
-  const connect = () => {
-    const source = new EventSource('live');
-    source.addEventListener('open', () => tell('live', false));
-    source.addEventListener('whole', event => {
-      state = JSON.parse(event.data);
-      show(state);
-    });
-    source.addEventListener('change', event => {
-      if (state === null) return;
-      state = merged(state, JSON.parse(event.data));
-      show(state);
-    });
-    source.addEventListener('error', () => {
-      const jobs = state === null ? [] : Object.values(state.jobs);
-      const isOver = jobs.length > 0 && jobs.every(job => job.state === 'finished');
-      tell(isOver ? 'the job is over' : 'connection lost; trying again', !isOver);
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
-    });
+  let source = null;
+  let heardAt = 0;  // By the wall clock, which goes on while the machine sleeps.
+  const take = next => {
+    heardAt = Date.now();
+    state = next;
+    show(state);
   };
+  const lose = retryMs => {
+    source.close();
+    source = null;
+    const jobs = state === null ? [] : Object.values(state.jobs);
+    const isOver = jobs.length > 0 && jobs.every(job => job.state === 'finished');
+    tell(isOver ? 'the job is over' : 'connection lost; trying again', !isOver);
+    setTimeout(connect, retryMs);
+  };
+  const connect = () => {
+    heardAt = Date.now();
+    source = new EventSource('live');
+    source.addEventListener('open', () => tell('live', false));
+    source.addEventListener('whole', event => take(JSON.parse(event.data)));
+    source.addEventListener('change', event => {
+      if (state !== null) take(merged(state, JSON.parse(event.data)));
+    });
+    source.addEventListener('error', () => lose(RETRY_MS));
+  };
+  const look = () => {
+    if (source !== null && Date.now() - heardAt >= QUIET_MS) lose(0);
+  };
+  setInterval(look, QUIET_LOOK_MS);
+  document.addEventListener('visibilitychange', look);
   tell('connecting', false);
   connect();
 }
