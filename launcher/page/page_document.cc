@@ -34,11 +34,12 @@ nlohmann::json curve(const nlohmann::json& given) {
   return {{"interval_ms", given.at("interval_ms")}, {"points", std::move(points)}};
 }
 
-// How the node's ranks are, in a word.
-const char* kind_of(const nlohmann::json& node, std::int64_t farthest) {
+// How the node's ranks are, in a word. `exit_code`: the job's; 0 also while it goes on.
+const char* kind_of(const nlohmann::json& node, std::int64_t farthest, int exit_code) {
   const std::string state = node.at("state").get<std::string>();
   if (state == "lost" || state == "awaited") return "bad";
   if (state == "stopping" || state == "ending") return "ending";
+  if (state == "finished" && exit_code != 0) return "ended";
   if (state == "succeeded" || state == "finished") return "done";
   if (state != "in_round") return "idle";
   const auto step = node.at("step").get<std::int64_t>();
@@ -52,7 +53,8 @@ void add_kinds(nlohmann::json& job) {
   std::int64_t farthest = -1;
   for (const nlohmann::json& node : job.at("nodes"))
     farthest = std::max(farthest, node.at("step").get<std::int64_t>());
-  for (nlohmann::json& node : job.at("nodes")) node["kind"] = kind_of(node, farthest);
+  const int exit_code = job.value("exit_code", 0);
+  for (nlohmann::json& node : job.at("nodes")) node["kind"] = kind_of(node, farthest, exit_code);
 }
 
 void add_status(nlohmann::json& job) {

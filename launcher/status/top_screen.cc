@@ -53,13 +53,14 @@ std::vector<const json*> newest(const json& object, const char* field, std::size
 }
 
 // By what the page's document calls it.
-constexpr std::array<std::pair<std::string_view, Look>, 7> kLooks{{
+constexpr std::array<std::pair<std::string_view, Look>, 8> kLooks{{
     {"good", {Style::kGood, "", ""}},
     {"behind", {Style::kBehind, "▽", "v"}},
     {"late", {Style::kLate, "▲", "^"}},
     {"idle", {Style::kIdle, "…", "."}},
     {"ending", {Style::kEnding, "■", "="}},
     {"done", {Style::kIdle, "✓", "+"}},
+    {"ended", {Style::kIdle, "□", "o"}},
     {"bad", {Style::kBad, "✕", "x"}},
 }};
 

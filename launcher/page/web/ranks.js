@@ -8,6 +8,7 @@ const KINDS = {
   idle: ['…', 'waiting, or spare'],
   ending: ['■', 'stopping'],
   done: ['✓', 'has succeeded'],
+  ended: ['□', 'over, and the job has not succeeded'],
   bad: ['✕', 'lost'],
 };
 const SILENT_MS = 2500;  // Heartbeats come once a second.

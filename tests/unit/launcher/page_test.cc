@@ -74,6 +74,21 @@ TEST(PageDocument, SaysHowANodeIs) {
   }
 }
 
+// That they have ended does not say that they have succeeded.
+TEST(PageDocument, SaysHowTheNodesOfAJobEnded) {
+  for (const auto& [exit_code, kind] : std::map<int, std::string>{{0, "done"}, {143, "ended"}}) {
+    const json status{{{"job_id", "j"},
+                       {"state", "finished"},
+                       {"exit_code", exit_code},
+                       {"nodes",
+                        {{{"node_id", "n"}, {"state", "finished"}, {"step", 5}},
+                         {{"node_id", "m"}, {"state", "lost"}, {"step", 5}}}}}};
+    const json nodes = page_document(status, json::array())["jobs"]["j"]["nodes"];
+    EXPECT_EQ(nodes["n"]["kind"], kind);
+    EXPECT_EQ(nodes["m"]["kind"], "bad");
+  }
+}
+
 TEST(PageDocument, HasObjectsWhereTheOtherPagesHaveLists) {
   const json jobs = page_document(kStatus, kHistory).at("jobs");
   EXPECT_EQ(jobs.size(), 2u);
@@ -99,6 +114,9 @@ TEST(PageDocument, KnowsHowJobsHaveEnded) {
   EXPECT_EQ(document["jobs"]["k"]["state"], "finished");
   EXPECT_EQ(document["jobs"]["k"]["exit_code"], 143);
   EXPECT_FALSE(document["jobs"]["k"].contains("waiting_for"));
+  json stopped = page_document(kStatus, kHistory);
+  end_jobs(stopped, 143, "stopped by SIGTERM");
+  EXPECT_EQ(stopped["jobs"]["j"]["nodes"]["n0"]["kind"], "ended");
 }
 
 TEST(PageFile, HasTheDocumentInsideAndAsksForNothing) {
