@@ -202,6 +202,7 @@ JobStatus Job::status(TimePoint now) const {
   if (phase_ == Phase::kFinished) {
     out.exit_code = result_.exit_code;
     out.summary = result_.summary;
+    out.since_end = std::chrono::duration_cast<Duration>(now - finished_at_);
   }
   return out;
 }

@@ -85,6 +85,7 @@ struct JobStatus {
   std::string waiting_for;        // What the job waits for, as a text; or empty.
   std::optional<int> exit_code;   // Of a finished job.
   std::string summary;            // Of a finished job.
+  Duration since_end{0};          // Of a finished job.
 };
 
 // An object with the fields of the struct. Unknown values are left out.

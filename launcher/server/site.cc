@@ -19,7 +19,8 @@ namespace ddp::server {
 namespace {
 
 constexpr std::size_t kKeyBytes = 32;
-constexpr std::size_t kShownJobs = 32;  // By the page; those that are not over come first.
+constexpr std::size_t kShownJobs =
+    32;  // By the page; those that are not over come first, and then the newest-ended.
 
 std::int64_t now_in_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(Clock::now().time_since_epoch()).count();
@@ -100,8 +101,9 @@ std::optional<HttpPage> Site::page(const HttpRequest& request) const {
 // A daemon that serves many jobs remembers a thousand that are over.
 nlohmann::json Site::document() const {
   std::vector<rendezvous::JobStatus> jobs = sources_.facts().jobs;
-  std::stable_partition(jobs.begin(), jobs.end(),
-                        [](const rendezvous::JobStatus& job) { return !job.exit_code; });
+  std::ranges::stable_sort(jobs, {}, [](const rendezvous::JobStatus& job) {
+    return std::pair(job.exit_code.has_value(), job.since_end);
+  });
   if (jobs.size() > kShownJobs) jobs.resize(kShownJobs);
   nlohmann::json status = nlohmann::json::array();
   std::set<std::string> job_ids;
