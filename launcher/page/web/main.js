@@ -5,35 +5,48 @@ let isDue = false;  // It will be drawn at the next frame.
 
 const isFile = document.getElementById('document').textContent.trim() !== '';
 
-// The job that the address names, or one that runs, or the first.
+let chosenId = null;  // Once chosen, a job stays shown when others come, and when it is over.
+
+// The job's id in the address, or null.
+function wantedId() {
+  return new URLSearchParams(location.hash.slice(1)).get('job');
+}
+
+// The job that the address names, or else the one that was shown before, or one that runs, or the first.
 function chosenJob() {
   const jobs = documentNow ? documentNow.jobs : {};
-  const wanted = new URLSearchParams(location.hash.slice(1)).get('job');
-  if (wanted !== null && Object.hasOwn(jobs, wanted)) return jobs[wanted];
-  const all = Object.values(jobs);
-  return all.find(job => job.state !== 'finished') || all[0] || null;
+  const wanted = wantedId();
+  if (wanted !== null) {
+    chosenId = wanted;
+  } else if (chosenId === null || !Object.hasOwn(jobs, chosenId)) {
+    const all = Object.values(jobs);
+    const first = all.find(job => job.state !== 'finished') || all[0];
+    if (first) chosenId = first.job_id;
+  }
+  return chosenId !== null && Object.hasOwn(jobs, chosenId) ? jobs[chosenId] : null;
 }
 
 function showJobs(chosen) {
-  const ids = Object.keys(documentNow.jobs);
+  const ids = Object.keys(documentNow ? documentNow.jobs : {});
   const nav = document.getElementById('jobs');
-  nav.hidden = ids.length < 2;
-  const key = ids.join('\n') + chosen.job_id;
+  nav.hidden = ids.length < (chosen === null ? 1 : 2);
+  const shownId = chosen === null ? null : chosen.job_id;
+  const key = JSON.stringify([ids, shownId]);
   if (nav.dataset.key === key) return;
   nav.dataset.key = key;
   nav.replaceChildren(...ids.map(id => {
     const link = element('a', {href: `#${new URLSearchParams({job: id})}`}, id);
-    if (id === chosen.job_id) link.setAttribute('aria-current', 'page');
+    if (id === shownId) link.setAttribute('aria-current', 'page');
     return link;
   }));
 }
 
 function showNoJob() {
-  setText(document.getElementById('job'), 'ddp-run');
-  setText(document.getElementById('program'), 'There is no job here now.');
+  const wanted = wantedId();
+  setText(document.getElementById('job'), wanted === null ? 'ddp-run' : wanted);
+  setText(document.getElementById('program'), wanted === null ? 'There is no job here now.' : 'There is no job with this name here now.');
   setText(document.getElementById('state'), '');
   document.getElementById('state').className = '';
-  document.getElementById('jobs').hidden = true;
   document.title = 'ddp-run';
 }
 
@@ -41,11 +54,11 @@ function draw() {
   isDue = false;
   const job = chosenJob();
   document.querySelector('main').hidden = job === null;
+  showJobs(job);
   if (job === null) {
     showNoJob();
     return;
   }
-  showJobs(job);
   showState(job);
   showFacts(job);
   showFailure(job);
