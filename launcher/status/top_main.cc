@@ -65,11 +65,13 @@ class Top {
   std::string ask_output() const;
   void update_output();
   const json* job() const;
+  void choose_job();
+  void choose_next_job();
 
   Daemon daemon_;
   json jobs_ = json::object();
-  std::string lost_;  // Why the last question was not answered.
-  std::size_t job_ = 0;
+  std::string lost_;    // Why the last question was not answered.
+  std::string chosen_;  // The job's id. It stays when other jobs come, and when it is over.
   TopView view_;
   int top_line_ = 0;  // The first line on the screen.
   bool shows_output_ = false;
@@ -77,12 +79,23 @@ class Top {
 };
 
 const json* Top::job() const {
-  if (jobs_.empty()) return nullptr;
-  std::size_t place = job_ % jobs_.size();
-  for (const json& job : jobs_) {
-    if (place-- == 0) return &job;
-  }
-  return nullptr;
+  const auto found = jobs_.find(chosen_);
+  return found == jobs_.end() ? nullptr : &*found;
+}
+
+// One that runs, or the first, if none is chosen or the chosen one is gone.
+void Top::choose_job() {
+  if (jobs_.empty() || jobs_.contains(chosen_)) return;
+  const auto running =
+      std::ranges::find_if(jobs_, [](const json& job) { return job.at("state") != "finished"; });
+  chosen_ = (running == jobs_.end() ? jobs_.begin() : running).key();
+}
+
+void Top::choose_next_job() {
+  if (jobs_.empty()) return;
+  auto next = jobs_.find(chosen_);
+  if (next != jobs_.end()) ++next;
+  chosen_ = (next == jobs_.end() ? jobs_.begin() : next).key();
 }
 
 Result<void> Top::update() {
@@ -191,6 +204,7 @@ void Top::draw() {
 
 void Top::draw_job() {
   view_.width = std::max(COLS - 1, 20);
+  choose_job();
   if (job() == nullptr) {
     mvaddstr(0, 0, "no job has joined yet");
   } else if (shows_output_) {
@@ -206,8 +220,10 @@ void Top::draw_job() {
 
 void Top::draw_footer() const {
   const std::string more =
-      jobs_.size() > 1 ? fmt::format(" · job {} of {}: j", job_ % jobs_.size() + 1, jobs_.size())
-                       : "";
+      jobs_.size() > 1
+          ? fmt::format(" · job {} of {}: j", std::distance(jobs_.begin(), jobs_.find(chosen_)) + 1,
+                        jobs_.size())
+          : "";
   const std::string keys = shows_output_
                                ? " Escape: back · q: end"
                                : " arrows: rank · Enter: its output · PageUp, PageDown · q: end";
@@ -237,7 +253,7 @@ bool Top::take_key(int key) {
       shows_output_ = job() != nullptr;
       break;
     case 'j':
-      ++job_;
+      choose_next_job();
       break;
     case KEY_LEFT:
       step(-1);
