@@ -135,6 +135,8 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.waits.clear();
   // A node that has not begun this round yet still tells of the last one.
   if (message.round != kNoRound && message.round != round_.number) return;
+  // Heartbeats repeat what workers have told last, however long ago.
+  const bool is_new = message.step != node.step || message.loss != node.loss;
   node.step = message.step;
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
@@ -143,13 +145,15 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
     if (node.waits.size() < kWaitsMax) node.waits.push_back(wait.substr(0, kWaitBytesMax));
   }
   measure_pace(node);
+  if (stands_still(node) && node.samples_per_second > 0) node.samples_per_second = 0;
   // A node that is still ending another round reports nothing about this one.
   Member* const member = current_member(from, round_.number);
   if (member == nullptr) return;
   note_progress(*member, message.step, false);
   note_computed(*member, message);
   if (rank_of(*member) == 0)
-    history_.sample(now_, node.loss, node.samples_per_second, node.pace.steps_per_second);
+    history_.sample(now_, is_new ? node.loss : std::numeric_limits<double>::quiet_NaN(),
+                    node.samples_per_second, node.pace.steps_per_second);
   if (message.meeting && round_.is_adopted) end_meeting();
 }
 
@@ -157,15 +161,26 @@ void Job::measure_pace(Node& node) const {
   Node::Pace& pace = node.pace;
   if (pace.step < 0 || node.step < pace.step) {
     pace = {};
-    pace.step = node.step;
-    pace.since = now_;
+    pace.step = pace.newest = node.step;
+    pace.since = pace.moved = now_;
     return;
+  }
+  if (node.step > pace.newest) {
+    pace.a_step = (now_ - pace.moved) / static_cast<double>(node.step - pace.newest);
+    pace.newest = node.step;
+    pace.moved = now_;
   }
   const std::chrono::duration<double> passed = now_ - pace.since;
   if (passed < kPaceInterval) return;
   pace.steps_per_second = static_cast<double>(node.step - pace.step) / passed.count();
   pace.step = node.step;
   pace.since = now_;
+}
+
+// A training whose steps take longer than the interval makes none in most intervals, and yet its
+// workers are as fast as they say.
+bool Job::stands_still(const Node& node) const {
+  return node.pace.steps_per_second == 0 && now_ - node.pace.moved >= 2 * node.pace.a_step;
 }
 
 void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {

@@ -103,6 +103,9 @@ class Job {
       std::int64_t step = -1;  // The step at which the current measurement began.
       TimePoint since;         // When it began.
       double steps_per_second = std::numeric_limits<double>::quiet_NaN();
+      std::int64_t newest = -1;                 // The largest step so far.
+      std::chrono::duration<double> a_step{0};  // What the last steps took, each; 0: not known.
+      TimePoint moved;                          // When the newest step was known here.
     } pace{};
     // Set while a round that is over still runs on this node. Until it has ended that round, it
     // cannot take part in another one.
@@ -282,6 +285,8 @@ class Job {
   // ---- job.cc ----
   void note_saved(const std::vector<wire::SavedShare>& shares);
   void measure_pace(Node& node) const;
+  // Whether no step has come for so long that what its workers have told of their speed is over.
+  bool stands_still(const Node& node) const;
   // The nodes' connections are gone, or are treated as gone. `silent`: for how long they have been
   // silent.
   void lose(const std::vector<NodeId>& node_ids, const std::string& kind, const std::string& why,

@@ -63,7 +63,7 @@ class JobHistory {
   void end_round(TimePoint now, const std::string& why);
   // A rank has written its share of a checkpoint, or has failed to.
   void saved(TimePoint now, const wire::SavedShare& share);
-  // What the node with rank 0 has last told; NaN: not known.
+  // What the node with rank 0 has told; NaN: not known, or told before.
   void sample(TimePoint now, double loss, double samples_per_second, double steps_per_second);
 
   TimePoint began() const { return began_; }

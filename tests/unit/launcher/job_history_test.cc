@@ -26,6 +26,46 @@ wire::Heartbeat beat(std::int64_t step, double loss) {
   return made;
 }
 
+wire::Heartbeat beat_with_speed(std::int64_t step, double loss, double samples_per_second) {
+  wire::Heartbeat made = beat(step, loss);
+  made.samples_per_second = samples_per_second;
+  return made;
+}
+
+TEST(History, WhatATrainingThatHangsHasToldLastIsNoNewValue) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 3));
+  for (const std::int64_t step : {1, 11, 21, 21, 21, 21}) {
+    h.say(a, beat_with_speed(step, 2, 640));
+    h.now += Duration{1'000};
+  }
+  const auto curves = history(h).at("curves");
+  EXPECT_EQ(curves.at("loss").at("points"),
+            nlohmann::json::parse("[[0, 2.0, 2.0, 2.0], [1, 2.0, 2.0, 2.0], [2, 2.0, 2.0, 2.0]]"));
+  const auto speed = curves.at("samples_per_second").at("points");
+  ASSERT_EQ(speed.size(), 6u);
+  EXPECT_EQ(speed.at(2).at(1), 640);
+  for (std::size_t i = 3; i < speed.size(); ++i) EXPECT_EQ(speed.at(i).at(1), 0) << i;
+  EXPECT_EQ(h.core.status(h.now).at(0).nodes.at(0).samples_per_second, 0);
+  // What comes after the hang counts at once.
+  h.say(a, beat_with_speed(22, 1.5, 320));
+  EXPECT_EQ(h.core.status(h.now).at(0).nodes.at(0).samples_per_second, 320);
+  EXPECT_EQ(history(h).at("curves").at("loss").at("points").back().at(1), 1.5);
+}
+
+TEST(History, ATrainingOfLongStepsDoesNotStandStillBetweenThem) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 3));
+  for (int second = 0; second < 30; ++second) {
+    h.say(a, beat_with_speed(1 + second / 5, 2, 640));
+    h.now += Duration{1'000};
+    if (second < 6) continue;
+    EXPECT_EQ(h.core.status(h.now).at(0).nodes.at(0).samples_per_second, 640) << second;
+  }
+  const auto curves = history(h).at("curves");
+  EXPECT_EQ(curves.at("loss").at("points").size(), 6u);
+}
+
 TEST(History, HasEachRoundWithItsCauseAndTimes) {
   Harness h;
   const auto a = h.join(Harness::node("a", 2, 2, 3));
