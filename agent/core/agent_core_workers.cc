@@ -355,6 +355,7 @@ wire::Heartbeat AgentCore::heartbeat() const {
   const wire::Progress& told = round_.metrics->progress;
   // Programs without a loss report 0.
   if (told.loss != 0) message.loss = told.loss;
+  message.loss_is = wire::name_if_not_finite(told.loss);
   message.samples_per_second = told.samples_per_second;
   message.total_steps = told.total_steps;
   return message;

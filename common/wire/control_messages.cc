@@ -1,5 +1,8 @@
 #include "common/wire/control_messages.h"
 
+#include <cmath>
+#include <limits>
+
 #include "common/wire/json_messages.h"
 
 namespace ddp::wire {
@@ -17,17 +20,32 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitSnapshot, id, step, bytes,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SnapshotWritten, id, ok, error, path, bytes,
                                                 seconds, warnings)
 
+std::string name_if_not_finite(double loss) {
+  if (std::isfinite(loss)) return "";
+  if (std::isnan(loss)) return "NaN";
+  return loss > 0 ? "inf" : "-inf";
+}
+
+static double loss_named(const std::string& name) {
+  if (name == "inf") return std::numeric_limits<double>::infinity();
+  if (name == "-inf") return -std::numeric_limits<double>::infinity();
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
 // A loss of NaN is information for the user, and must not cost the step.
 static void to_json(nlohmann::json& json, const Progress& progress) {
   json = {{"step", progress.step}};
   put_number(json, "loss", progress.loss);
+  if (!std::isfinite(progress.loss)) json["loss_is"] = name_if_not_finite(progress.loss);
   put_number(json, "samples_per_second", progress.samples_per_second);
   if (progress.total_steps > 0) json["total_steps"] = progress.total_steps;
   put_number(json, "computed_ms", progress.computed_ms);
 }
 static void from_json(const nlohmann::json& json, Progress& progress) {
   progress.step = json.value("step", Progress().step);
-  progress.loss = get_number(json, "loss");
+  progress.loss = json.contains("loss_is") ? loss_named(json["loss_is"].get<std::string>())
+                  : json.contains("loss")  ? get_number(json, "loss")
+                                           : Progress().loss;
   progress.samples_per_second = get_number(json, "samples_per_second");
   progress.total_steps = json.value("total_steps", Progress().total_steps);
   progress.computed_ms = get_number(json, "computed_ms");

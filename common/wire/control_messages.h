@@ -60,6 +60,9 @@ struct Progress {
   double computed_ms = std::numeric_limits<double>::quiet_NaN();
 };
 
+// "NaN", "inf" or "-inf", because JSON has no such numbers; empty if the loss is finite.
+std::string name_if_not_finite(double loss);
+
 // Sent just before the worker ends badly, so that the report can name the cause.
 struct WorkerError {
   std::string message;

@@ -54,6 +54,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SavedShare, round, step, bytes, 
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
+  if (!heartbeat.loss_is.empty()) json["loss_is"] = heartbeat.loss_is;
   put_number(json, "samples_per_second", heartbeat.samples_per_second);
   if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
   if (!heartbeat.computed.empty()) json["computed"] = heartbeat.computed;
@@ -66,6 +67,7 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.step = json.value("step", Heartbeat().step);
   heartbeat.loss = get_number(json, "loss");
+  heartbeat.loss_is = json.value("loss_is", Heartbeat().loss_is);
   heartbeat.samples_per_second = get_number(json, "samples_per_second");
   heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
   heartbeat.computed = json.value("computed", Heartbeat().computed);

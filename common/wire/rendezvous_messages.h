@@ -139,6 +139,8 @@ struct Heartbeat {
   // The round of which the rest tells. kNoRound: none has begun on the node, or its release of
   // ddp-run does not say.
   Round round = kNoRound;
+  // What the loss is instead of a finite number: "NaN", "inf" or "-inf"; empty otherwise.
+  std::string loss_is{};
 };
 
 // Answer to ShowOutput.

@@ -17,6 +17,7 @@ namespace {
 constexpr Duration kStopGrace{5'000};
 // Speeds are measured over at least this long.
 constexpr Duration kPaceInterval{1'000};
+constexpr std::size_t kLossNameMax = 4;  // An agent may say anything.
 // What is kept of what an agent says of its ranks' waits.
 constexpr std::size_t kWaitsMax = 32;
 constexpr std::size_t kWaitBytesMax = 400;
@@ -139,6 +140,7 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   const bool is_new = message.step != node.step || message.loss != node.loss;
   node.step = message.step;
   node.loss = message.loss;
+  node.loss_is = message.loss_is.substr(0, kLossNameMax);
   node.samples_per_second = message.samples_per_second;
   node.total_steps = message.total_steps;
   for (const std::string& wait : message.waits) {

@@ -96,6 +96,7 @@ class Job {
     std::int64_t step = -1;
     // For status pages: what its last heartbeat said, and the speed over the last second or more.
     double loss = std::numeric_limits<double>::quiet_NaN();
+    std::string loss_is{};  // If it is not finite.
     double samples_per_second = std::numeric_limits<double>::quiet_NaN();
     std::int64_t total_steps = 0;
     std::vector<std::string> waits{};

@@ -30,6 +30,7 @@ nlohmann::json to_json(const NodeStatus& node) {
   }
   if (node.connected()) object["silent_ms"] = node.silent.count();
   put(object, "loss", node.loss);
+  if (!node.loss_is.empty()) object["loss_is"] = node.loss_is;
   put(object, "samples_per_second", node.samples_per_second);
   put(object, "steps_per_second", node.steps_per_second);
   if (node.total_steps > 0) object["total_steps"] = node.total_steps;
@@ -129,6 +130,7 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
   out.role = node.join.role;
   out.step = node.step;
   out.loss = node.loss;
+  out.loss_is = node.loss_is;
   out.samples_per_second = node.samples_per_second;
   out.steps_per_second = node.pace.steps_per_second;
   out.total_steps = node.total_steps;

@@ -33,6 +33,7 @@ struct NodeStatus {
   std::int64_t step = -1;
   // As its first worker reports them; NaN if not known.
   double loss = std::numeric_limits<double>::quiet_NaN();
+  std::string loss_is{};  // "NaN", "inf" or "-inf" if the loss is known not to be finite.
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
   double steps_per_second = std::numeric_limits<double>::quiet_NaN();
   std::int64_t total_steps = 0;  // Of the whole training; 0: unknown.

@@ -147,6 +147,7 @@ void Job::start_round() {
   for (auto& [node_id, node] : nodes_) {  // Spares, too: what they did in a round is over.
     node.step = -1;
     node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    node.loss_is.clear();
     node.total_steps = 0;
     node.pace = {};
   }

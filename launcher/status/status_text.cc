@@ -49,7 +49,7 @@ Row node_row(const json& node) {
           number(node, "steps_per_second"),
           node.contains("eta_seconds") ? duration_text(node["eta_seconds"].get<double>()) : "-",
           number(node, "samples_per_second"),
-          number(node, "loss"),
+          node.contains("loss_is") ? field_text(node, "loss_is") : number(node, "loss"),
           node.contains("silent_ms")
               ? fmt::format("{:.1f} s", node["silent_ms"].get<double>() / 1'000)
               : "-"};

@@ -139,6 +139,11 @@ void add_head(std::vector<Line>& lines, const json& job, int width) {
   }
   add_wrapped(lines, facts, width, Style::kPlain, 2);
   const std::string waiting = field_text(job, "waiting_for");
+  for (const json* node : nodes_of(job)) {
+    if (node->value("group_rank", -1) != 0 || !node->contains("loss_is")) continue;
+    add_wrapped(lines, fmt::format("the loss is {}", field_text(*node, "loss_is")), width,
+                Style::kBad, 1);
+  }
   if (!waiting.empty()) add_wrapped(lines, "waiting: " + waiting, width, Style::kLate, 2);
   if (job.contains("summary")) add_wrapped(lines, field_text(job, "summary"), width, style, 2);
 }

@@ -58,6 +58,7 @@ function factsOf(job) {
   if (job.best_step >= 0) facts.push(['Step', number(first.step >= 0 ? first.step : job.best_step)]);
   for (const [name, field] of [['Loss', 'loss'], ['Samples/s', 'samples_per_second'], ['Steps/s', 'steps_per_second']]) {
     if (first[field] !== undefined) facts.push([name, number(first[field])]);
+    if (field === 'loss' && first.loss_is) facts.push([name, `✕ ${first.loss_is}, has diverged`, 'wrong']);
   }
   return facts;
 }
@@ -67,7 +68,8 @@ function showFacts(job) {
   const facts = factsOf(job);
   while (list.children.length > facts.length) list.lastChild.remove();
   while (list.children.length < facts.length) list.append(element('div', {}, element('dt'), element('dd')));
-  facts.forEach(([name, value], i) => {
+  facts.forEach(([name, value, look], i) => {
+    list.children[i].className = look || '';
     setText(list.children[i].children[0], name);
     setText(list.children[i].children[1], value);
   });

@@ -2,11 +2,13 @@
 // test.
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
 #include "tests/unit/agent/agent_harness.h"
@@ -288,6 +290,27 @@ TEST_F(Stalling, HeartbeatsCarryWhatTheFirstWorkerMeasures) {
   EXPECT_EQ(heartbeat(3).total_steps, 200);
   core.on_worker_metrics(7, {1, 1, 1, 1});  // No worker of this node.
   EXPECT_EQ(heartbeat(4).loss, 0.25);
+}
+
+TEST_F(Stalling, HeartbeatsSayThatTheLossIsNoNumber) {
+  const auto told = [&](std::int64_t step) {
+    core.on_worker_progress(now, 0, step);
+    now += Duration{1'000};
+    const auto sent = wire::encode(wire::AgentMessage(the<wire::Heartbeat>(core.on_tick(now))));
+    return nlohmann::json::parse(sent);
+  };
+  EXPECT_FALSE(told(1).contains("loss_is")) << "not known is not NaN";
+  const auto decoded = [](double loss) {
+    const wire::WorkerMessage sent = wire::Progress{.step = 2, .loss = loss};
+    return std::get<wire::Progress>(wire::decode_worker_message(wire::encode(sent)).value());
+  };
+  core.on_worker_metrics(0, decoded(std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_EQ(told(2).at("loss_is"), "NaN");
+  EXPECT_FALSE(told(2).contains("loss"));
+  core.on_worker_metrics(0, decoded(-std::numeric_limits<double>::infinity()));
+  EXPECT_EQ(told(3).at("loss_is"), "-inf");
+  core.on_worker_metrics(0, decoded(0.5));
+  EXPECT_FALSE(told(4).contains("loss_is"));
 }
 
 TEST_F(Stalling, HeartbeatsCarryHowLongEachWorkerHasComputed) {

@@ -44,6 +44,7 @@ void expect_each_member() {
     message.saved.emplace_back();
     message.sent_ms = 1;
     message.round = 1;
+    message.loss_is = "NaN";
   }
   const nlohmann::json json = nlohmann::json::parse(wire::encode(Variant(message)));
   EXPECT_EQ(json.size(), test::member_count<T>() + 1) << json;

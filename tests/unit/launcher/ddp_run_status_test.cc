@@ -42,6 +42,14 @@ TEST(StatusText, IsATable) {
       "store: 1 key, 300 bytes, 8 clients (2 wait), 77 requests; 11 connections in all\n");
 }
 
+TEST(StatusText, SaysThatALossIsNoNumber) {
+  auto page = nlohmann::json::parse(kPage);
+  auto& node = page["jobs"][0]["nodes"][0];
+  node.erase("loss");
+  node["loss_is"] = "NaN";
+  EXPECT_THAT(status_text(page.dump()).value(), HasSubstr("  -          NaN   0.4 s\n"));
+}
+
 TEST(StatusText, SaysWhoWasNotLetIn) {
   auto page = nlohmann::json::parse(kPage);
   page["refused"] = {{"other_user", 3}, {"wrong_token\x1b", 1}};

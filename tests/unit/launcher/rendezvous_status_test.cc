@@ -71,6 +71,19 @@ TEST(Status, OfARoundWithASpare) {
   EXPECT_EQ(job.nodes[2].state, "spare");
 }
 
+TEST(Status, SaysThatALossIsNoNumberAndForgetsItWithTheRound) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 1));
+  EXPECT_FALSE(to_json(status(h)).at("nodes").at(0).contains("loss_is"));
+  h.say(a, wire::Heartbeat{.step = 7, .loss_is = "NaN"});
+  const auto node = to_json(status(h)).at("nodes").at(0);
+  EXPECT_EQ(node.at("loss_is"), "NaN");
+  EXPECT_FALSE(node.contains("loss"));
+  h.fail(a, 0, 9);
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_FALSE(to_json(status(h)).at("nodes").at(0).contains("loss_is"));
+}
+
 TEST(Status, SpeedIsMeasuredOverASecondAndForgottenWithTheRound) {
   Harness h;
   const auto a = h.join(Harness::node("a", 1, 1, 1));

@@ -123,6 +123,15 @@ TEST(TopScreen, TextOfOthersCommandsNoTerminal) {
   }
 }
 
+TEST(TopScreen, SaysThatTheLossIsNoNumber) {
+  json diverged = job();
+  diverged["nodes"]["n0"]["loss_is"] = "NaN";
+  const auto lines = top_screen(diverged, {.width = 160});
+  ASSERT_EQ(lines.at(2).size(), 1u);
+  EXPECT_EQ(lines.at(2).at(0).text, "the loss is NaN");
+  EXPECT_EQ(lines.at(2).at(0).style, Style::kBad);
+}
+
 TEST(Sparklines, CoverTheWholeTime) {
   const json curve = job().at("curves").at("loss");
   EXPECT_EQ(sparkline(curve, 8'000, 8, true), "█  ▃   ▁");
