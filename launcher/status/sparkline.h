@@ -12,12 +12,14 @@ namespace ddp::status {
 std::string sparkline(const nlohmann::json& curve, double elapsed_ms, int width, bool blocks);
 
 struct CurveRange {
-  double now = 0;
+  double last = 0;
+  bool is_now = false;  // Whether the last value is of the newest intervals.
   double least = 0;
   double most = 0;
 };
 
-// Its last value and its extremes. The curve has at least one point.
-CurveRange range_of(const nlohmann::json& curve);
+// Its last value and its extremes. The curve has at least one point. Where points are usually
+// farther apart than an interval, because steps are long, the last one is newest for longer.
+CurveRange range_of(const nlohmann::json& curve, double elapsed_ms);
 
 }  // namespace ddp::status

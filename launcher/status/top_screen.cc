@@ -162,9 +162,10 @@ void add_curves(std::vector<Line>& lines, const json& job, const TopView& view) 
   for (const auto& [name, label] : kCurves) {
     const auto curve = job["curves"].find(name);
     if (curve == job["curves"].end() || curve->at("points").empty()) continue;
-    const CurveRange range = range_of(*curve);
+    const CurveRange range = range_of(*curve, job.value("elapsed_ms", 0.0));
     const std::string values =
-        fmt::format(" {:.4g} ({:.4g} to {:.4g})", range.now, range.least, range.most);
+        fmt::format(" {}{:.4g} ({:.4g} to {:.4g})", range.is_now ? "" : "last ", range.last,
+                    range.least, range.most);
     const int width = std::max(view.width - kCurveLabel - columns_of(values), 10);
     lines.push_back({{fmt::format("{:<{}}", label, kCurveLabel), Style::kSoft},
                      {sparkline(*curve, job.value("elapsed_ms", 0.0), width, view.blocks)},

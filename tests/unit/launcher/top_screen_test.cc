@@ -16,6 +16,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 json job() {
   const json status = json::parse(R"json([{
@@ -132,14 +133,24 @@ TEST(TopScreen, SaysThatTheLossIsNoNumber) {
   EXPECT_EQ(lines.at(2).at(0).style, Style::kBad);
 }
 
+TEST(TopScreen, SaysThatACurveHasEnded) {
+  json ended = job();
+  EXPECT_THAT(texts(top_screen(ended, {.width = 120})), Contains(HasSubstr(" 1 (1 to 5)")));
+  EXPECT_THAT(texts(top_screen(ended, {.width = 120})), Not(Contains(HasSubstr("last 1"))));
+  ended["elapsed_ms"] = 20'000;
+  EXPECT_THAT(texts(top_screen(ended, {.width = 120})), Contains(HasSubstr(" last 1 (1 to 5)")));
+}
+
 TEST(Sparklines, CoverTheWholeTime) {
   const json curve = job().at("curves").at("loss");
   EXPECT_EQ(sparkline(curve, 8'000, 8, true), "█  ▃   ▁");
   EXPECT_EQ(sparkline(curve, 8'000, 8, false), "#  ,   _");
   EXPECT_EQ(sparkline(curve, 16'000, 8, false), "#, _    ");
   EXPECT_EQ(columns_of(sparkline(curve, 8'000, 30, true)), 30);
-  const CurveRange range = range_of(curve);
-  EXPECT_EQ(range.now, 1);
+  const CurveRange range = range_of(curve, 8'000);
+  EXPECT_EQ(range.last, 1);
+  EXPECT_TRUE(range.is_now);
+  EXPECT_FALSE(range_of(curve, 20'000).is_now);
   EXPECT_EQ(range.least, 1);
   EXPECT_EQ(range.most, 5);
 }
