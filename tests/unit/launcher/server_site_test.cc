@@ -179,6 +179,31 @@ TEST(ServerSite, TooManyBrowsersAreToldSo) {
   EXPECT_THAT(http_get(server.port(), "/status"), StartsWith("HTTP/1.1 200 OK\r\n"));
 }
 
+// A daemon of many jobs shows 32 of those that are over.
+TEST(ServerSite, ShowsTheJobsThatEndedLast) {
+  const ServerThread server;
+  for (int number = 0; number < 33; ++number) {
+    RawAgent agent(server.port());
+    wire::Join join = join_of("n0");
+    join.job_id = fmt::format("j{:02}", number);
+    agent.send(join);
+    ASSERT_TRUE(agent.receive<wire::RoundStart>());
+    wire::WorkerFailed failed;
+    failed.round = 0;
+    failed.failure.node_id = failed.failure.host = "n0";
+    failed.failure.exit_code = 3;
+    agent.send(failed);
+    ASSERT_TRUE(agent.receive<wire::Stop>());
+    wire::Stopped stopped;
+    stopped.round = 0;
+    agent.send(stopped);
+    ASSERT_TRUE(agent.receive<wire::Finish>());
+  }
+  const json jobs = LiveEvents(server.port()).next().second.at("jobs");
+  EXPECT_EQ(jobs.size(), 32u);
+  EXPECT_EQ(jobs.at("j32").at("exit_code"), 3);
+}
+
 TEST(ServerSite, ShowsWhatARankHasWritten) {
   const ServerThread server;
   const auto agent = agent_in_round(server.port());
