@@ -77,21 +77,27 @@ std::string seconds_text(double ms) {
   return ms < 1'000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.1f} s", ms / 1'000);
 }
 
-// Lines of at most `width` columns, broken at blanks where there are any; at most `most` of them.
-void add_wrapped(std::vector<Line>& lines, std::string text, int width, Style style,
-                 std::size_t most) {
-  const auto columns = static_cast<std::size_t>(std::max(width, 1));
-  for (std::size_t i = 0; i < most && !text.empty(); ++i) {
-    std::size_t end = text.size();
-    if (end > columns) {
-      end = columns;
-      if (const std::size_t blank = text.rfind(' ', columns);
-          blank != std::string::npos && blank > 0)
-        end = blank;
-    }
-    lines.push_back({{text.substr(0, end), style}});
-    text.erase(0, std::min(text.find_first_not_of(' ', end), text.size()));
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+// Takes the beginning of a line that fits into so many columns, up to a blank if its second half
+// has one.
+std::string_view take_fitting(std::string_view& line, int columns) {
+  std::size_t end = 0;
+  for (; end < line.size(); ++end) {
+    if (begins_character(line[end]) && columns-- == 0) break;
   }
+  const std::size_t blank = end < line.size() ? line.rfind(' ', end) : std::string_view::npos;
+  const bool at_blank = blank != std::string_view::npos && blank >= end / 2;
+  const std::string_view taken = line.substr(0, at_blank ? blank : end);
+  line.remove_prefix(at_blank ? blank + 1 : end);
+  return taken;
+}
+
+// Lines of at most `width` columns; at most `most` of them.
+void add_wrapped(std::vector<Line>& lines, std::string_view text, int width, Style style,
+                 std::size_t most) {
+  for (std::size_t i = 0; i < most && !text.empty(); ++i)
+    lines.push_back({{std::string(take_fitting(text, std::max(width, 1))), style}});
 }
 
 void cut(Line& line, int width) {
@@ -260,21 +266,6 @@ void add_checkpoints(std::vector<Line>& lines, const json& job, int width) {
                                                                 : ", not complete"),
                 width, error.empty() ? Style::kPlain : Style::kBad, 2);
   }
-}
-
-bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
-
-// Takes the beginning of a line that fits into so many columns.
-std::string_view take_fitting(std::string_view& line, int columns) {
-  std::size_t end = 0;
-  for (; end < line.size(); ++end) {
-    if (begins_character(line[end]) && columns-- == 0) break;
-  }
-  const std::size_t blank = end < line.size() ? line.rfind(' ', end) : std::string_view::npos;
-  const bool at_blank = blank != std::string_view::npos && blank >= end / 2;
-  const std::string_view taken = line.substr(0, at_blank ? blank : end);
-  line.remove_prefix(at_blank ? blank + 1 : end);
-  return taken;
 }
 
 }  // namespace
