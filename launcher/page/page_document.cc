@@ -1,8 +1,11 @@
 #include "launcher/page/page_document.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -25,13 +28,26 @@ std::string number(const nlohmann::json& object, const char* field) {
   return fmt::format("{}", object.at(field).get<std::int64_t>());
 }
 
+// How many intervals usually lie between a point of a curve and the next: more than one where steps
+// take longer than an interval.
+std::int64_t usual_gap(const nlohmann::json& points) {
+  std::vector<std::int64_t> gaps{1};
+  for (std::size_t i = 1; i < points.size(); ++i)
+    gaps.push_back(points[i].at(0).get<std::int64_t>() - points[i - 1].at(0).get<std::int64_t>());
+  const auto middle = gaps.begin() + std::ssize(gaps) / 2;
+  std::ranges::nth_element(gaps, middle);
+  return *middle;
+}
+
 nlohmann::json curve(const nlohmann::json& given) {
   nlohmann::json points = nlohmann::json::object();
   for (const nlohmann::json& point : given.at("points")) {
     points[fmt::format("{}", point.at(0).get<std::int64_t>())] = {point.at(1), point.at(2),
                                                                   point.at(3)};
   }
-  return {{"interval_ms", given.at("interval_ms")}, {"points", std::move(points)}};
+  return {{"interval_ms", given.at("interval_ms")},
+          {"gap", usual_gap(given.at("points"))},
+          {"points", std::move(points)}};
 }
 
 // How the node's ranks are, in a word. `exit_code`: the job's; 0 also while it goes on.

@@ -12,7 +12,8 @@ namespace ddp::page {
 //   late         by rank
 //   rounds       by number
 //   checkpoints  by "ROUND/STEP"
-//   curves       points by index: [mean, least, most]
+//   curves       points by index: [mean, least, most]; "gap" is how many intervals usually lie from
+//                one point to the next
 // `status`, `history`: the lists "jobs" of these pages. A job that is not in `history` has none of
 // the last three.
 nlohmann::json page_document(const nlohmann::json& status, const nlohmann::json& history);

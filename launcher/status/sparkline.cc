@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <limits>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,21 +25,17 @@ struct Column {
 CurveRange range_of(const nlohmann::json& curve, double elapsed_ms) {
   CurveRange range{.least = std::numeric_limits<double>::infinity(),
                    .most = -std::numeric_limits<double>::infinity()};
-  std::map<long, double> means;
+  long last = -1;
   for (const auto& [index, point] : curve.at("points").items()) {
     range.least = std::min(range.least, point.at(1).get<double>());
     range.most = std::max(range.most, point.at(2).get<double>());
-    means[std::stol(index)] = point.at(0).get<double>();
+    if (const long number = std::stol(index); number > last) {
+      last = number;
+      range.last = point.at(0).get<double>();
+    }
   }
-  std::vector<long> gaps{1};
-  for (auto at = means.begin(); std::next(at) != means.end(); ++at)
-    gaps.push_back(std::next(at)->first - at->first);
-  const auto middle = gaps.begin() + std::ssize(gaps) / 2;
-  std::ranges::nth_element(gaps, middle);
   const double now = elapsed_ms / curve.at("interval_ms").get<double>();
-  range.last = means.rbegin()->second;
-  range.is_now =
-      now - static_cast<double>(means.rbegin()->first) < 2.0 * static_cast<double>(*middle);
+  range.is_now = now - static_cast<double>(last) < 2 * curve.at("gap").get<double>();
   return range;
 }
 

@@ -106,6 +106,7 @@ Result<void> Top::update() {
   try {
     jobs_ = page::page_document(parse_json(*status).at("jobs"), parse_json(*history).at("jobs"))
                 .at("jobs");
+    choose_job();
   } catch (const json::exception& error) {
     return exit_error(kExitPortInUse, "what answers there is not a rendezvous: {}", error.what());
   }
@@ -204,7 +205,6 @@ void Top::draw() {
 
 void Top::draw_job() {
   view_.width = std::max(COLS - 1, 20);
-  choose_job();
   if (job() == nullptr) {
     mvaddstr(0, 0, "no job has joined yet");
   } else if (shows_output_) {

@@ -78,9 +78,7 @@ function drawPlot(plot, curve, job) {
   const x = plot.x = d3.scaleLinear().domain([0, Math.max(job.elapsed_ms, 1)]).range([MARGIN.left, width - MARGIN.right]);
   const {svg} = plot;
   svg.attr('viewBox', `0 0 ${width} ${CURVE_HEIGHT}`);
-  // In intervals. Long steps leave intervals between them without a loss.
-  const gap = d3.median([1, ...d3.pairs(plot.points, (a, b) => b.i - a.i)].sort(d3.ascending));
-  const isWhole = (a, i) => i === 0 || a.i - plot.points[i - 1].i <= gap * 1.5;
+  const isWhole = (a, i) => i === 0 || a.i - plot.points[i - 1].i <= curve.gap * 1.5;
   const runs = [];  // Where intervals without values lie between, the line is broken.
   plot.points.forEach((p, i) => (isWhole(p, i) && i > 0 ? runs[runs.length - 1].push(p) : runs.push([p])));
   // A single point is drawn as a short line.
@@ -95,7 +93,7 @@ function drawPlot(plot, curve, job) {
   svg.select('.marks').selectAll('line').data(begins).join('line').attr('class', 'round-mark')
     .attr('x1', x).attr('x2', x).attr('y1', MARGIN.top).attr('y2', CURVE_HEIGHT - MARGIN.bottom);
   const last = plot.points[plot.points.length - 1];
-  const isNow = job.elapsed_ms / curve.interval_ms - last.i < 2 * gap;
+  const isNow = job.elapsed_ms / curve.interval_ms - last.i < 2 * curve.gap;
   plot.summary = `${isNow ? `${number(last.mean)} now` : `last ${number(last.mean)}`}, ${number(least)} least, ${number(most)} most${note ? `, ${note}` : ''}`;
   if (plot.cursor !== null) plot.cursor = Math.min(plot.cursor, plot.points.length - 1);
   drawCursor(plot);

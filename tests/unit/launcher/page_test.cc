@@ -100,6 +100,7 @@ TEST(PageDocument, HasObjectsWhereTheOtherPagesHaveLists) {
   EXPECT_EQ(job.at("checkpoints").at("3/40").at("bytes"), 9);
   EXPECT_EQ(job.at("elapsed_ms"), 5'000);
   EXPECT_EQ(job.at("curves").at("loss").at("interval_ms"), 1'000);
+  EXPECT_EQ(job.at("curves").at("loss").at("gap"), 4);
   EXPECT_EQ(job.at("curves").at("loss").at("points").at("4"), json({1, 1, 1}));
   EXPECT_FALSE(jobs.at("k").contains("rounds"));
 }
